@@ -1,0 +1,18 @@
+//! Services under rucx: what is no transport's business and every transport's need.
+//!
+//! | module | subject |
+//! |---|---|
+//! | [`status`] | the one-byte [`Status`] |
+//! | [`config`] | `UCX_*` variables: default < environment < builder |
+//! | [`log`] | trace events whose disabled levels cost nothing |
+//! | [`sync`] | atomics, swapped for loom's when models are checked |
+//! | [`mem`] | the copy kernel, page arithmetic, memfds |
+//! | [`fork`] | knowing that one is a fork's child |
+
+#![deny(unsafe_code)]
+
+pub mod mem;
+pub mod status;
+pub mod sync;
+
+pub use status::Status;

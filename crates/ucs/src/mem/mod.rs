@@ -1,0 +1,5 @@
+//! Memory primitives.
+
+pub mod copy;
+pub mod memfd;
+pub mod page;

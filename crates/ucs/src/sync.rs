@@ -1,0 +1,41 @@
+//! Atomics, swapped for loom's under `--cfg loom`.
+//!
+//! Every crate of rucx takes its atomics from here (clippy bans the others), so that lock-free parts can be model-checked.
+
+#![allow(clippy::disallowed_types)]
+
+#[cfg(not(loom))]
+pub use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+
+#[cfg(loom)]
+pub use loom::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+
+/// A 64-bit word that several parties, perhaps of several processes, read and write.
+///
+/// Protocols over words in shared mappings are generic over this trait: loom's atomics cannot lie in shared memory, so a
+/// model runs the same code over [`AtomicU64`] of loom, and production over words of a mapping.
+pub trait Word {
+    /// Atomic load.
+    fn load(&self, order: Ordering) -> u64;
+    /// Atomic store.
+    fn store(&self, value: u64, order: Ordering);
+    /// Atomic compare-exchange; `Err` holds the value found.
+    ///
+    /// # Errors
+    /// The word held something else than `current`.
+    fn compare_exchange(&self, current: u64, new: u64, success: Ordering, failure: Ordering) -> Result<u64, u64>;
+}
+
+impl Word for AtomicU64 {
+    fn load(&self, order: Ordering) -> u64 {
+        Self::load(self, order)
+    }
+
+    fn store(&self, value: u64, order: Ordering) {
+        Self::store(self, value, order);
+    }
+
+    fn compare_exchange(&self, current: u64, new: u64, success: Ordering, failure: Ordering) -> Result<u64, u64> {
+        Self::compare_exchange(self, current, new, success, failure)
+    }
+}

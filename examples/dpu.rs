@@ -1,0 +1,23 @@
+//! The importing side. Reads a handle from its standard input: see `host`.
+
+use std::io;
+
+use ucp::{Context, Features, read_handle};
+
+const ANSWER: u64 = 4096;
+const DONE: u64 = 8192;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let bytes = read_handle(&mut io::stdin().lock())?;
+
+    let ctx = Context::builder().features(Features::EXPORTED_MEMH).build()?;
+    let host = ctx.mem_import(&bytes)?;
+
+    let mut greeting = [0; 19];
+    host.read(0, &mut greeting)?;
+    eprintln!("dpu: {} MiB over {}: {:?}", host.len() >> 20, host.transport(), String::from_utf8_lossy(&greeting));
+
+    host.write(ANSWER, b"hello from the DPU")?;
+    host.store(DONE, 1u64)?;
+    Ok(())
+}
