@@ -11,6 +11,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod fork;
 pub mod mem;
 pub mod status;
 pub mod sync;
