@@ -12,6 +12,7 @@
 #![deny(unsafe_code)]
 
 pub mod fork;
+pub mod fork;
 pub mod mem;
 pub mod status;
 pub mod sync;

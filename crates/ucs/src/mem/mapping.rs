@@ -1,0 +1,108 @@
+//! Mappings of this process, unmapped when dropped.
+//!
+//! # Safety
+//! A [`Mapping`] is the only owner of its address range: it is made by an mmap without MAP_FIXED, never re-mapped, and
+//! unmapped once, in its drop. All access goes through [`SharedBytes`], which never makes references to the bytes.
+
+#![allow(unsafe_code)]
+
+use std::os::fd::BorrowedFd;
+use std::ptr::{self, NonNull};
+
+use rustix::io::Errno;
+use rustix::mm::{self, Advice, MapFlags, ProtFlags};
+
+use super::error::MemError;
+use super::shared::SharedBytes;
+use crate::fork::{self, Generation};
+
+/// What a mapping allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Reading only.
+    Read,
+    /// Reading and writing.
+    ReadWrite,
+}
+
+impl From<Access> for ProtFlags {
+    fn from(access: Access) -> Self {
+        match access {
+            Access::Read => Self::READ,
+            Access::ReadWrite => Self::READ | Self::WRITE,
+        }
+    }
+}
+
+/// A mapping owned by this value. A fork's child does not have it (`MADV_DONTFORK`, `madvise(2)`).
+#[derive(Debug)]
+pub struct Mapping {
+    bytes: SharedBytes,
+    access: Access,
+    generation: Generation,
+}
+
+impl Mapping {
+    /// Maps the first `len` bytes (> 0) of a file, shared with everybody who maps it.
+    ///
+    /// The file must not shrink while the mapping lives: see [`super::Memfd`].
+    ///
+    /// # Errors
+    /// [`MemError`], naming the limit where it was one.
+    pub fn of_file(fd: BorrowedFd<'_>, len: usize, access: Access) -> Result<Self, MemError> {
+        // SAFETY: a null hint without MAP_FIXED replaces no mapping.
+        let address = unsafe { mm::mmap(ptr::null_mut(), len, access.into(), MapFlags::SHARED, fd, 0) };
+        Self::adopt(address, len, access)
+    }
+
+    /// Maps `len` bytes (> 0) of fresh zeroed memory of this process alone.
+    ///
+    /// # Errors
+    /// [`MemError`], naming the limit where it was one.
+    pub fn anonymous(len: usize) -> Result<Self, MemError> {
+        let access = Access::ReadWrite;
+        // SAFETY: a null hint without MAP_FIXED replaces no mapping.
+        let address = unsafe { mm::mmap_anonymous(ptr::null_mut(), len, access.into(), MapFlags::PRIVATE) };
+        Self::adopt(address, len, access)
+    }
+
+    fn adopt(
+        address: Result<*mut core::ffi::c_void, Errno>,
+        len: usize,
+        access: Access,
+    ) -> Result<Self, MemError> {
+        let address = address.map_err(|errno| MemError::of("mmap", errno, len))?;
+        let start = NonNull::new(address.cast::<u8>()).ok_or(MemError::Sys { call: "mmap", errno: Errno::NOMEM })?;
+        // SAFETY: the range was mapped just now, with this access, and stays so until `map` below is dropped; `bytes` does
+        // not leave `map` except by borrow.
+        let bytes = unsafe { SharedBytes::new(start, len) };
+        let map = Self { bytes, access, generation: fork::generation() };
+        // SAFETY: the range is a mapping of ours; DONTFORK changes what a child gets, not what is here.
+        unsafe { mm::madvise(address, len, Advice::LinuxDontFork) }
+            .map_err(|errno| MemError::Sys { call: "madvise(MADV_DONTFORK)", errno })?;
+        Ok(map)
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &SharedBytes {
+        &self.bytes
+    }
+
+    /// What it allows.
+    #[must_use]
+    pub fn access(&self) -> Access {
+        self.access
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // In a fork's child the range is not ours: it was never inherited, and may by now be somebody else's.
+        if self.generation.is_current() {
+            // SAFETY: the range is this value's alone, and nobody holds its bytes any more: they were lent by borrow.
+            let unmapped = unsafe { mm::munmap(self.bytes.as_ptr().cast(), self.bytes.len()) };
+            debug_assert!(unmapped.is_ok(), "munmap: {unmapped:?}");
+        }
+    }
+}
