@@ -42,7 +42,7 @@
 //!
 //! # Safety
 //!
-//! The one pointer dereferenced here points either to a static, or to a page that was mapped by [`Detector::arm`],
+//! The one pointer dereferenced here points either to a static, or to a page that was mapped by `Detector::arm`,
 //! holds an initialised `AtomicU64`, and is never unmapped once published. `MADV_WIPEONFORK` replaces its bytes by
 //! zeros in the child, which is a valid `AtomicU64` too; it happens before any thread of the child runs.
 

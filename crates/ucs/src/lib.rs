@@ -11,8 +11,9 @@
 
 #![deny(unsafe_code)]
 
+pub mod config;
 pub mod fork;
-pub mod fork;
+pub mod log;
 pub mod mem;
 pub mod status;
 pub mod sync;
