@@ -10,6 +10,9 @@ pub use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU6
 #[cfg(loom)]
 pub use loom::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
+/// A 64-bit word in memory that others see: std's, also under loom, whose atomics cannot lie in a mapping.
+pub type Word64 = std::sync::atomic::AtomicU64;
+
 /// A 64-bit word that several parties, perhaps of several processes, read and write.
 ///
 /// Protocols over words in shared mappings are generic over this trait: loom's atomics cannot lie in shared memory, so a
@@ -26,6 +29,21 @@ pub trait Word {
     fn compare_exchange(&self, current: u64, new: u64, success: Ordering, failure: Ordering) -> Result<u64, u64>;
 }
 
+impl Word for Word64 {
+    fn load(&self, order: Ordering) -> u64 {
+        Self::load(self, order)
+    }
+
+    fn store(&self, value: u64, order: Ordering) {
+        Self::store(self, value, order);
+    }
+
+    fn compare_exchange(&self, current: u64, new: u64, success: Ordering, failure: Ordering) -> Result<u64, u64> {
+        Self::compare_exchange(self, current, new, success, failure)
+    }
+}
+
+#[cfg(loom)]
 impl Word for AtomicU64 {
     fn load(&self, order: Ordering) -> u64 {
         Self::load(self, order)

@@ -1,1 +1,26 @@
-//! To follow.
+//! Transports: one interface over every way memory can be reached from another process.
+//!
+//! A [`Component`](api::Component) (`self`, `shm`, …) opens memory domains ([`Md`](api::Md)); a memory domain allocates and
+//! registers memory, packs keys to it, and attaches to keys that came from elsewhere. No semver promise before 1.0.
+//!
+//! | module | subject |
+//! |---|---|
+//! | [`api`] | the traits a transport implements |
+//! | [`memory`] | memory of this process: allocated, owned by the user, or raw |
+//! | [`export`] | what is exported: the table, tokens, accesses in flight |
+//! | [`service`] | the per-context socket over which importers get descriptors |
+//! | [`process`] | telling one process from another that has its pid |
+//! | [`transports`] | the implementations |
+//! | [`wire`] | bounded reading and writing of bytes |
+
+#![deny(unsafe_code)]
+
+pub mod api;
+pub mod export;
+pub mod memory;
+pub mod process;
+pub mod service;
+pub mod transports;
+pub mod wire;
+
+pub use memory::{LocalMem, OwnedBytes, RawMem, StableBuf, StableBufMut};

@@ -1,0 +1,194 @@
+//! Errors of memory domains.
+
+use ucs::Status;
+use ucs::mem::{ForeignFdError, MemError};
+
+use crate::export::ExportError;
+use crate::service::{ConnectError, ServiceError};
+
+/// A memory domain could not be opened.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// Something it needs is missing.
+    #[error("{what} is missing")]
+    Missing {
+        /// What.
+        what: &'static str,
+        /// What to do about it.
+        remedy: &'static str,
+    },
+}
+
+impl OpenError {
+    /// The one-byte status.
+    pub fn status(&self) -> Status {
+        Status::NoDevice
+    }
+
+    /// What to do about it.
+    #[must_use]
+    pub fn remedy(&self) -> &'static str {
+        match self {
+            Self::Missing { remedy, .. } => remedy,
+        }
+    }
+}
+
+/// Memory could not be allocated.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AllocError {
+    /// This memory domain does not allocate.
+    #[error("this memory domain does not allocate")]
+    Unsupported,
+    /// There was none.
+    #[error(transparent)]
+    Mem(#[from] MemError),
+}
+
+/// Memory could not be registered.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RegError {
+    /// The memory domain cannot reach memory of this kind.
+    #[error("{kind}: {why}")]
+    Unsupported {
+        /// The kind of memory.
+        kind: &'static str,
+        /// Why not, and what can.
+        why: &'static str,
+    },
+}
+
+impl RegError {
+    /// The one-byte status.
+    pub fn status(&self) -> Status {
+        Status::Unsupported
+    }
+}
+
+/// A key could not be packed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PackError {
+    /// The memory domain has no key of that kind.
+    #[error("{0}")]
+    Unsupported(&'static str),
+    /// The buffer has another size than [`super::Memh::packed_size`] says.
+    #[error("a key of {needed} bytes was to be packed into {found}")]
+    WrongSize {
+        /// Bytes needed.
+        needed: usize,
+        /// Bytes given.
+        found: usize,
+    },
+    /// The memory could not be exported.
+    #[error(transparent)]
+    Export(#[from] ExportError),
+    /// The service could not be started.
+    #[error(transparent)]
+    Service(#[from] ServiceError),
+    /// A system call failed.
+    #[error(transparent)]
+    Mem(#[from] MemError),
+}
+
+impl PackError {
+    /// The one-byte status.
+    pub fn status(&self) -> Status {
+        match self {
+            Self::Unsupported(_) => Status::Unsupported,
+            Self::WrongSize { .. } => Status::BufferTooSmall,
+            Self::Export(error) => error.status(),
+            Self::Service(error) => error.status(),
+            Self::Mem(error) => error.status(),
+        }
+    }
+}
+
+/// Exported memory could not be attached.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AttachError {
+    /// The key's bytes are none of this memory domain.
+    #[error("the key is malformed: {0}")]
+    Malformed(&'static str),
+    /// The token is wrong.
+    #[error("the exporter refuses: the token is wrong")]
+    WrongToken,
+    /// The token is right, and something else of the handle is not.
+    #[error("the handle does not describe the export whose token it carries")]
+    Mismatch,
+    /// The export was revoked or dropped, or its process is gone. Proven.
+    #[error("stale: {0}")]
+    Stale(&'static str),
+    /// The exporter cannot be reached from here, or does not answer.
+    #[error("{reason}")]
+    Unreachable {
+        /// What was tried, and what came of it.
+        reason: String,
+        /// What to do about it.
+        remedy: &'static str,
+    },
+    /// What the exporter passed is not memory that can be mapped safely.
+    #[error("the exporter passed unsafe memory: {0}")]
+    UnsafeMemory(ForeignFdError),
+    /// A limit of this process or system.
+    #[error(transparent)]
+    Mem(#[from] MemError),
+    /// This context's service thread could not be started.
+    #[error(transparent)]
+    Service(#[from] ServiceError),
+}
+
+impl AttachError {
+    /// The one-byte status.
+    pub fn status(&self) -> Status {
+        match self {
+            Self::Malformed(_) | Self::Mismatch => Status::InvalidHandle,
+            Self::WrongToken => Status::AccessDenied,
+            Self::Stale(_) => Status::Stale,
+            Self::Unreachable { .. } | Self::UnsafeMemory(_) => Status::Unreachable,
+            Self::Mem(error) => error.status(),
+            Self::Service(error) => error.status(),
+        }
+    }
+
+    /// What to do about it.
+    #[must_use]
+    pub fn remedy(&self) -> &'static str {
+        match self {
+            Self::Malformed(_) | Self::Mismatch => "pass on exactly the bytes that memh_pack gave",
+            Self::WrongToken => "pass on exactly the bytes that memh_pack gave: the token is part of them",
+            Self::Stale(_) => "ask the owner for a new handle and import that",
+            Self::Unreachable { remedy, .. } => remedy,
+            Self::UnsafeMemory(_) => "do not trust that exporter",
+            Self::Mem(error) => error.remedy(),
+            Self::Service(error) => error.remedy(),
+        }
+    }
+
+    /// What a failed conversation on the service socket means for an attachment.
+    #[must_use]
+    pub fn of_service(error: ConnectError) -> Self {
+        use crate::export::Refusal;
+        let unreachable = |error: ConnectError, remedy| Self::Unreachable { reason: error.to_string(), remedy };
+        match error {
+            ConnectError::Denied(Refusal::Stale) => Self::Stale("the export was revoked or dropped"),
+            ConnectError::Denied(Refusal::WrongToken) => Self::WrongToken,
+            ConnectError::Denied(Refusal::Mismatch) => Self::Mismatch,
+            ConnectError::Mem(error) => Self::Mem(error),
+            ConnectError::TimedOut { .. } => {
+                unreachable(error, "see whether the exporter is stopped, or raise UCX_IMPORT_TIMEOUT")
+            }
+            ConnectError::Closed | ConnectError::NoResource => {
+                unreachable(error, "try again when the exporter has fewer importers")
+            }
+            ConnectError::BadReply(_) | ConnectError::MissingDescriptors { .. } => {
+                unreachable(error, "see that both sides run compatible versions of rucx")
+            }
+            error => unreachable(error, "see that the exporter runs in the same network namespace"),
+        }
+    }
+}

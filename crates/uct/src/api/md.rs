@@ -1,0 +1,141 @@
+//! Memory domains, registrations and attachments.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bitflags::bitflags;
+use ucs::mem::SharedBytes;
+
+use super::{AllocError, AttachError, ComponentId, MdAttr, PackError, RegError};
+use crate::export::Export;
+use crate::memory::{AccessError, LocalMem, Rights, StaleReason};
+
+bitflags! {
+    /// What a key is packed for (`UCT_MD_MKEY_PACK_FLAG_*`).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    #[doc(alias = "UCT_MD_MKEY_PACK_FLAG_EXPORT")]
+    pub struct PackFlags: u32 {
+        /// Remote memory access through it can be invalidated.
+        const INVALIDATE_RMA = 1 << 0;
+        /// Atomics through it can be invalidated.
+        const INVALIDATE_AMO = 1 << 1;
+        /// Another process can attach the memory with it.
+        const EXPORT = 1 << 2;
+    }
+}
+
+/// A memory domain (`uct_md_h`): allocates and registers memory, packs keys to it, attaches keys. Shared by `Arc`.
+#[doc(alias = "uct_md_h")]
+pub trait Md: Send + Sync + fmt::Debug {
+    /// What it can do. The attributes never change.
+    #[doc(alias = "uct_md_query")]
+    fn attr(&self) -> &MdAttr;
+
+    /// Allocates `len` bytes (> 0), zeroed, of which peers get `rights`.
+    ///
+    /// # Errors
+    /// [`AllocError`]; `Unsupported` without [`super::MdFlags::ALLOC`].
+    #[doc(alias = "uct_mem_alloc")]
+    fn alloc(&self, len: usize, rights: Rights) -> Result<LocalMem, AllocError>;
+
+    /// Registers memory. The registration ends when the value is dropped, and keeps the memory until then.
+    ///
+    /// # Errors
+    /// [`RegError`]: this domain cannot reach memory of that kind.
+    #[doc(alias = "uct_md_mem_reg")]
+    fn reg(&self, mem: &Arc<LocalMem>) -> Result<Box<dyn Memh>, RegError>;
+
+    /// Whether a key that `component` exported under `global_id` means something here. It says nothing about capability.
+    fn can_attach(&self, component: ComponentId, global_id: &[u8]) -> bool {
+        let attr = self.attr();
+        component == attr.component && global_id == attr.global_id.as_bytes()
+    }
+
+    /// Attaches memory that another process, or another context, has exported.
+    ///
+    /// # Errors
+    /// [`AttachError`].
+    #[doc(alias = "uct_md_mem_attach")]
+    fn attach(&self, request: &AttachRequest<'_>) -> Result<Attached, AttachError>;
+}
+
+/// A registration (`uct_mem_h`); dropping it deregisters. It packs keys in its memory domain's own format.
+#[doc(alias = "uct_mem_h")]
+pub trait Memh: Send + Sync + fmt::Debug {
+    /// Bytes that [`Memh::pack`] writes with these flags.
+    ///
+    /// # Errors
+    /// [`PackError`]: with these flags it cannot be packed.
+    fn packed_size(&self, flags: PackFlags) -> Result<usize, PackError>;
+
+    /// Writes a key for `export` to all of `out`, which has exactly [`Memh::packed_size`] bytes.
+    ///
+    /// # Errors
+    /// [`PackError`].
+    #[doc(alias = "uct_md_mkey_pack")]
+    fn pack(&self, export: &Export, flags: PackFlags, out: &mut [u8]) -> Result<(), PackError>;
+}
+
+/// What a handle says of exported memory, beside the key of one memory domain. All of it came from a peer.
+#[derive(Clone, Copy, Debug)]
+pub struct AttachRequest<'a> {
+    /// The exporting context.
+    pub context_uuid: [u8; 16],
+    /// The export's id in that context.
+    pub id: u64,
+    /// The epoch in which it lives.
+    pub epoch: u64,
+    /// Where the memory begins in the exporter's address space.
+    pub address: u64,
+    /// How many bytes (> 0).
+    pub length: u64,
+    /// The memory domain's own bytes.
+    pub mkey: &'a [u8],
+}
+
+/// A successful attachment, and how it came about.
+#[derive(Debug)]
+pub struct Attached {
+    /// The memory.
+    pub memory: Arc<dyn Attachment>,
+    /// The way it was reached, in words.
+    pub how: String,
+}
+
+/// Memory of another process, attached; dropping it detaches. Send + Sync, and usable by many threads at once.
+pub trait Attachment: Send + Sync + fmt::Debug {
+    /// How many bytes.
+    fn len(&self) -> u64;
+
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What may be done with it.
+    fn rights(&self) -> Rights;
+
+    /// Copies from `offset` on into `dst`. Mediated: it takes part in the exporter's revocation. Aligned accesses of 1, 2, 4
+    /// or 8 bytes do not tear.
+    ///
+    /// # Errors
+    /// [`AccessError`], which tells how many bytes were moved before.
+    fn read(&self, offset: u64, dst: &mut [u8]) -> Result<(), AccessError>;
+
+    /// Copies `src` to `offset`, as [`Attachment::read`].
+    ///
+    /// # Errors
+    /// [`AccessError`]; `AccessDenied` without the right to write.
+    fn write(&self, offset: u64, src: &[u8]) -> Result<(), AccessError>;
+
+    /// Whether the export still lives, as far as is known.
+    ///
+    /// # Errors
+    /// Why not.
+    fn check(&self) -> Result<(), StaleReason>;
+
+    /// The memory itself, where the attachment is a mapping ([`super::MdFlags::RKEY_PTR`]). Accesses through it are not
+    /// mediated: the exporter's revocation neither ends nor waits for them. It is mapped for writing only when
+    /// [`Attachment::rights`] has WRITE: [`crate::memory::MappedView`] keeps to that.
+    fn mapped(&self) -> Option<&SharedBytes>;
+}

@@ -1,0 +1,14 @@
+//! The traits a transport implements.
+//!
+//! [`Component`] → [`Md`] → [`Memh`] on the side that owns memory, [`Md`] → [`Attachment`] on the side that was sent a key. All
+//! traits are object-safe, none is sealed: tests implement fakes.
+
+mod attr;
+mod component;
+mod error;
+mod md;
+
+pub use attr::{Capability, GlobalId, LinearCost, MdAttr, MdFlags, MemTypes};
+pub use component::{Component, ComponentId, MdParams, MdResource};
+pub use error::{AllocError, AttachError, OpenError, PackError, RegError};
+pub use md::{AttachRequest, Attached, Attachment, Md, Memh, PackFlags};

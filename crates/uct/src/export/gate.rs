@@ -1,0 +1,233 @@
+//! The importer's side: every mediated access passes the gate of its export.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ucs::fork::{self, Generation};
+use ucs::mem::{Mapping, SharedBytes};
+use ucs::sync::{AtomicBool, AtomicUsize, Ordering, Word64};
+
+use super::{in_flight, wire};
+use crate::memory::{AccessError, StaleReason};
+use crate::process::Identity;
+
+/// What is known of an exporter's process, kept up to date by the importer's service thread.
+#[derive(Debug, Default)]
+pub struct PeerState {
+    gone: AtomicBool,
+}
+
+impl PeerState {
+    /// Notes that the exporter is gone.
+    pub fn set_gone(&self) {
+        self.gone.store(true, Ordering::Release);
+    }
+
+    /// Whether it is.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
+    }
+}
+
+/// In-flight slots that this importer may use.
+#[derive(Debug)]
+pub struct SlotSet {
+    page: Mapping,
+    range: Range<usize>,
+    next: AtomicUsize,
+    /// Whether they were claimed in a vault, to be given back.
+    claimed: bool,
+    generation: Generation,
+}
+
+impl Drop for SlotSet {
+    fn drop(&mut self) {
+        if self.claimed && self.generation.is_current() {
+            for slot in self.range() {
+                release(self.page.bytes(), slot);
+            }
+        }
+    }
+}
+
+/// Gives a slot of a vault back: nothing is announced in it.
+fn release(vault: &SharedBytes, slot: usize) {
+    if let (Some(inode), Some(owner)) = (wire::owner_inode(vault, slot), wire::owner(vault, slot)) {
+        inode.store(0, Ordering::Release);
+        owner.store(0, Ordering::Release);
+    }
+}
+
+impl SlotSet {
+    /// The slots `range` of `page`.
+    #[must_use]
+    pub fn new(page: Mapping, range: Range<usize>) -> Self {
+        Self { page, range, next: AtomicUsize::new(0), claimed: false, generation: fork::generation() }
+    }
+
+    /// Claims one free slot of a vault for this process, which the exporter sees as `identity`; `None` when all are taken.
+    #[must_use]
+    pub fn claim_in_vault(vault: Mapping, identity: &Identity) -> Option<Self> {
+        let claim = |slot: &usize| {
+            let Some(owner) = wire::owner(vault.bytes(), *slot) else { return false };
+            let pid = u64::from(identity.pid);
+            owner.compare_exchange(0, pid, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        };
+        let slot = (0..wire::SLOTS).find(claim)?;
+        if let Some(inode) = wire::owner_inode(vault.bytes(), slot) {
+            inode.store(identity.pidfd_inode, Ordering::Release);
+        }
+        let mut slots = Self::new(vault, slot..slot + 1);
+        slots.claimed = true;
+        Some(slots)
+    }
+
+    /// The mapping they lie in.
+    #[must_use]
+    pub fn page(&self) -> &Mapping {
+        &self.page
+    }
+
+    /// Which slots of the page they are.
+    #[must_use]
+    pub fn range(&self) -> Range<usize> {
+        self.range.clone()
+    }
+
+    fn words(&self) -> impl Iterator<Item = &Word64> {
+        let first = self.next.load(Ordering::Relaxed);
+        let count = self.range.len().max(1);
+        (0..self.range.len())
+            .map(move |offset| self.range.start + (first + offset) % count)
+            .filter_map(|slot| wire::announced(self.page.bytes(), slot))
+    }
+
+    /// Whether one of them announces an access to export `id`.
+    #[must_use]
+    pub fn announces(&self, id: u64) -> bool {
+        self.words().any(|word| !in_flight::is_clear(word, id))
+    }
+}
+
+/// The way into one export. Send + Sync: many threads may be inside at once, one in-flight slot each.
+#[derive(Debug)]
+pub struct Gate {
+    table: Arc<Mapping>,
+    slots: Arc<SlotSet>,
+    peer: Option<Arc<PeerState>>,
+    line: u32,
+    id: u64,
+    epoch: u64,
+    patience: Duration,
+    generation: Generation,
+}
+
+impl Gate {
+    /// The gate of the export in line `line` of `table`. `patience` bounds the wait for a free in-flight slot.
+    ///
+    /// `None` when the table has no such line.
+    #[must_use]
+    pub fn new(
+        table: Arc<Mapping>,
+        slots: Arc<SlotSet>,
+        peer: Option<Arc<PeerState>>,
+        (line, id, epoch): (u32, u64, u64),
+        patience: Duration,
+    ) -> Option<Self> {
+        wire::epoch(table.bytes(), line)?;
+        Some(Self { table, slots, peer, line, id, epoch, patience, generation: fork::generation() })
+    }
+
+    /// Whether the export still lives, as far as is known.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn check(&self) -> Result<(), StaleReason> {
+        if self.peer.as_ref().is_some_and(|peer| peer.is_gone()) {
+            return Err(StaleReason::ExporterGone);
+        }
+        let alive = wire::epoch(self.table.bytes(), self.line)
+            .is_some_and(|word| word.load(Ordering::Acquire) == self.epoch);
+        if alive { Ok(()) } else { Err(StaleReason::Revoked) }
+    }
+
+    /// Announces an access: from here until the value returned is dropped, a revocation waits.
+    ///
+    /// # Errors
+    /// [`AccessError::Stale`], or [`AccessError::Busy`] when no slot came free in time.
+    pub fn enter(&self) -> Result<InFlight<'_>, AccessError> {
+        let stale = |why| AccessError::Stale { done: 0, why };
+        let mut begin = None;
+        if !self.generation.is_current() {
+            return Err(AccessError::Forked);
+        }
+        loop {
+            self.check().map_err(stale)?;
+            let epoch_word = wire::epoch(self.table.bytes(), self.line).ok_or(stale(StaleReason::Revoked))?;
+            for word in self.slots.words() {
+                match in_flight::announce(word, epoch_word, self.id, self.epoch) {
+                    Ok(()) => return Ok(InFlight { word }),
+                    Err(in_flight::Refused::Stale) => return Err(stale(StaleReason::Revoked)),
+                    Err(in_flight::Refused::SlotTaken) => {}
+                }
+            }
+            // All taken: other threads are inside. Start elsewhere next time, so that threads spread.
+            self.slots.next.fetch_add(1, Ordering::Relaxed);
+            let waited = begin.get_or_insert_with(Instant::now).elapsed();
+            if waited > self.patience {
+                return Err(AccessError::Busy { waited });
+            }
+            thread::yield_now();
+        }
+    }
+
+    /// Runs `step` for the pieces of an access of `len` bytes at `offset`, announcing each; `step` gets where a piece lies
+    /// within the access.
+    ///
+    /// # Errors
+    /// [`AccessError`] of the gate or of a step; it tells how many bytes were moved before.
+    pub fn in_steps(
+        &self,
+        len: usize,
+        mut step: impl FnMut(Range<usize>) -> Result<(), AccessError>,
+    ) -> Result<(), AccessError> {
+        let mut done = 0;
+        loop {
+            let end = len.min(done + crate::memory::COPY_STEP);
+            let inside = self.enter().map_err(|error| with_done(error, done))?;
+            step(done..end).map_err(|error| with_done(error, done))?;
+            // A revocation that gave up waiting for us, or the exporter's death, came in between: say so.
+            let verdict = self.check();
+            drop(inside);
+            verdict.map_err(|why| AccessError::Stale { done: done as u64, why })?;
+            done = end;
+            if done == len {
+                return Ok(());
+            }
+        }
+    }
+}
+
+fn with_done(error: AccessError, before: usize) -> AccessError {
+    let before = before as u64;
+    match error {
+        AccessError::Stale { done, why } => AccessError::Stale { done: done + before, why },
+        AccessError::AccessDenied { done, why } => AccessError::AccessDenied { done: done + before, why },
+        error => error,
+    }
+}
+
+/// An announced access; dropping it ends it.
+#[derive(Debug)]
+pub struct InFlight<'a> {
+    word: &'a Word64,
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        in_flight::retire(self.word);
+    }
+}

@@ -1,0 +1,603 @@
+//! The exporter's side: what is exported now, and who is inside.
+
+use std::fmt;
+use std::os::fd::AsFd;
+use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use rand_chacha::ChaCha12Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+use rustix::rand::{GetRandomFlags, getrandom};
+use ucs::Status;
+use ucs::fork::{self, Generation};
+use ucs::mem::{Mapping, MemError, Memfd};
+
+use super::gate::SlotSet;
+use super::in_flight;
+use super::token::Token;
+use super::wire;
+use crate::memory::{LocalMem, Rights};
+use crate::process::Process;
+
+/// Where an export is announced, and how it is recognised: what transports put into keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// The line of the table.
+    pub slot: u32,
+    /// The id, never used again in this context.
+    pub id: u64,
+    /// The epoch in which it lives.
+    pub epoch: u64,
+    /// Where the memory begins in the exporter's address space.
+    pub address: u64,
+    /// How many bytes.
+    pub length: u64,
+    /// Its secret.
+    pub token: Token,
+}
+
+/// Exporting failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExportError {
+    /// All lines of the table are taken.
+    #[error("{limit} exports are alive in this context, and there is room for no more")]
+    TableFull {
+        /// How many there can be.
+        limit: usize,
+    },
+    /// The table itself could not be made.
+    #[error("the export table: {0}")]
+    Mem(#[from] MemError),
+    /// The kernel gave no random bytes for tokens.
+    #[error("no random bytes: {0}")]
+    Random(rustix::io::Errno),
+    /// The context belongs to the parent process of a fork.
+    #[error("this context belongs to the parent process: a fork's child must make its own")]
+    Forked,
+}
+
+impl ExportError {
+    /// The one-byte status.
+    pub fn status(&self) -> Status {
+        match self {
+            Self::TableFull { .. } => Status::ExceedsLimit,
+            Self::Mem(error) => error.status(),
+            Self::Random(_) => Status::IoError,
+            Self::Forked => Status::Forked,
+        }
+    }
+
+    /// What to do about it.
+    #[must_use]
+    pub fn remedy(&self) -> &'static str {
+        match self {
+            Self::TableFull { .. } => "revoke exports that are no longer used, or export fewer, larger regions",
+            Self::Mem(error) => error.remedy(),
+            Self::Random(_) => "allow getrandom(2)",
+            Self::Forked => "create a new Context in the child",
+        }
+    }
+}
+
+/// New accesses are refused, but an access that had begun has not ended in time.
+///
+/// The memory is kept, and used for nothing else, until that access ends or its process does.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not revoked within {waited:?}: {} still in flight", Holders(.importers))]
+pub struct NotRevoked {
+    /// Pids of the importers inside, as seen from here; 0 for one that is not visible from here.
+    pub importers: Vec<u32>,
+    /// How long was waited.
+    pub waited: Duration,
+}
+
+impl NotRevoked {
+    /// The one-byte status.
+    pub fn status(&self) -> Status {
+        Status::NotRevoked
+    }
+
+    /// What to do about it.
+    #[must_use]
+    pub fn remedy(&self) -> &'static str {
+        "the memory stays untouched until the importer named continues or ends: then call revoke again"
+    }
+}
+
+struct Holders<'a>(&'a [u32]);
+
+impl fmt::Display for Holders<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, pid) in self.0.iter().enumerate() {
+            let comma = if index == 0 { "" } else { ", " };
+            write!(f, "{comma}an access of process {pid}")?;
+        }
+        f.write_str(if self.0.len() == 1 { " is" } else { " are" })
+    }
+}
+
+/// A claim is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// No such export lives.
+    #[error("the export was revoked or dropped")]
+    Stale,
+    /// The token is wrong.
+    #[error("the token is wrong")]
+    WrongToken,
+    /// The token is right, and something else of the handle is not.
+    #[error("the handle does not describe the export whose token it carries")]
+    Mismatch,
+}
+
+/// An in-flight page given to one importer.
+#[derive(Debug)]
+pub struct ImporterPage {
+    file: Memfd,
+    map: Mapping,
+    process: Option<Process>,
+}
+
+impl ImporterPage {
+    /// Makes a page for the importer `process`.
+    ///
+    /// # Errors
+    /// [`MemError`].
+    pub fn new(process: Option<Process>) -> Result<Self, MemError> {
+        let (file, map) = Memfd::create("rucx-in-flight", wire::SLOTS_LEN, false)?;
+        Ok(Self { file, map, process })
+    }
+
+    /// The memfd to pass to the importer.
+    pub fn file(&self) -> impl AsFd + '_ {
+        &self.file
+    }
+
+    /// Whether nothing is in flight: no slot announces anything, or the importer is dead.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        let clear = |slot| wire::announced(self.map.bytes(), slot).is_none_or(|word| word.load(ucs::sync::Ordering::Acquire) == 0);
+        (0..wire::SLOTS).all(clear) || self.is_dead()
+    }
+
+    fn is_dead(&self) -> bool {
+        self.process.as_ref().is_some_and(Process::is_dead)
+    }
+
+    fn holds(&self, id: u64) -> bool {
+        let set = |slot| wire::announced(self.map.bytes(), slot).is_some_and(|word| !in_flight::is_clear(word, id));
+        (0..wire::SLOTS).any(set) && !self.is_dead()
+    }
+
+    fn pid(&self) -> u32 {
+        self.process.as_ref().map_or(0, Process::pid)
+    }
+}
+
+/// The shared memory of a table, made at the first export.
+#[derive(Debug)]
+struct Shared {
+    table_file: Memfd,
+    table: Arc<Mapping>,
+    /// Kept open for importers with ptrace rights.
+    _vault_file: Memfd,
+    vault: Mapping,
+    numbers: Option<FileNumbers>,
+}
+
+impl Shared {
+    fn create() -> Result<Self, MemError> {
+        let (table_file, table) = Memfd::create("rucx-exports", wire::TABLE_LEN, true)?;
+        let (vault_file, vault) = Memfd::create("rucx-vault", wire::VAULT_LEN, false)?;
+        if let Some(magic) = wire::epoch(table.bytes(), 0) {
+            magic.store(wire::TABLE_MAGIC, ucs::sync::Ordering::Release);
+        }
+        let numbers = number(&table_file).zip(number(&vault_file));
+        let numbers = numbers.map(|(table, vault)| FileNumbers { table, vault });
+        Ok(Self { table_file, table: Arc::new(table), _vault_file: vault_file, vault, numbers })
+    }
+}
+
+struct Record {
+    claim: Claim,
+    mem: Arc<LocalMem>,
+}
+
+/// An export that could not be drained in time: its memory waits here.
+struct Kept {
+    claim: Claim,
+    mem: Arc<LocalMem>,
+}
+
+struct State {
+    records: Vec<Option<Record>>,
+    free: Vec<u32>,
+    /// The epoch each line had last; even when nothing lives there.
+    epochs: Vec<u64>,
+    next_id: u64,
+    random: ChaCha12Rng,
+    kept: Vec<Kept>,
+}
+
+/// All exports of a context. Send + Sync; shared by `Arc` with the context's memory domains and its service.
+pub struct ExportTable {
+    uuid: [u8; 16],
+    generation: Generation,
+    revoke_timeout: Duration,
+    shared: OnceLock<Shared>,
+    /// In-flight slots of importers in this very process.
+    local: OnceLock<Arc<SlotSet>>,
+    pages: Mutex<Vec<Arc<ImporterPage>>>,
+    state: Mutex<State>,
+}
+
+impl fmt::Debug for ExportTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExportTable").field("live", &self.live()).finish_non_exhaustive()
+    }
+}
+
+/// Figures of an export table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExportStats {
+    /// Exports alive.
+    pub live: usize,
+    /// Bytes of memory kept because an access to them has not ended.
+    pub kept_bytes: u64,
+}
+
+/// Descriptors of a table, as this process numbers them, and their inodes: for importers with ptrace rights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileNumbers {
+    /// Descriptor and inode of the table.
+    pub table: (u32, u64),
+    /// Descriptor and inode of the vault.
+    pub vault: (u32, u64),
+}
+
+impl ExportTable {
+    /// An empty table; its shared memory is made at the first export. `revoke_timeout` bounds each revocation.
+    ///
+    /// # Errors
+    /// [`ExportError::Random`].
+    pub fn new(revoke_timeout: Duration) -> Result<Self, ExportError> {
+        let mut seed = [0; 48];
+        let mut filled = 0;
+        while filled < seed.len() {
+            filled += getrandom(&mut seed[filled..], GetRandomFlags::empty()).map_err(ExportError::Random)?;
+        }
+        let mut uuid = [0; 16];
+        uuid.copy_from_slice(&seed[..16]);
+        let mut key = [0; 32];
+        key.copy_from_slice(&seed[16..]);
+        let state = State {
+            records: vec![None],
+            free: Vec::new(),
+            epochs: vec![0],
+            next_id: 1,
+            random: ChaCha12Rng::from_seed(key),
+            kept: Vec::new(),
+        };
+        Ok(Self {
+            uuid,
+            generation: fork::generation(),
+            revoke_timeout,
+            shared: OnceLock::new(),
+            local: OnceLock::new(),
+            pages: Mutex::new(Vec::new()),
+            state: Mutex::new(state),
+        })
+    }
+
+    /// The context's id: 16 random bytes.
+    #[must_use]
+    pub fn uuid(&self) -> &[u8; 16] {
+        &self.uuid
+    }
+
+    /// Whether this is the process that made the table, and not a fork's child.
+    #[must_use]
+    pub fn is_mine(&self) -> bool {
+        self.generation.is_current()
+    }
+
+    fn live(&self) -> usize {
+        self.state.lock().records.iter().flatten().count()
+    }
+
+    /// Figures.
+    #[must_use]
+    pub fn stats(&self) -> ExportStats {
+        let state = self.state.lock();
+        ExportStats {
+            live: state.records.iter().flatten().count(),
+            kept_bytes: state.kept.iter().map(|kept| kept.mem.len() as u64).sum(),
+        }
+    }
+
+    fn shared(&self) -> Result<&Shared, MemError> {
+        if let Some(shared) = self.shared.get() {
+            return Ok(shared);
+        }
+        // Under the state lock (held by the caller), so it is made once.
+        let shared = Shared::create()?;
+        Ok(self.shared.get_or_init(|| shared))
+    }
+
+    /// Exports `mem` under a new id and token.
+    ///
+    /// # Errors
+    /// [`ExportError`].
+    pub fn publish(self: &Arc<Self>, mem: &Arc<LocalMem>) -> Result<Export, ExportError> {
+        if !self.is_mine() {
+            return Err(ExportError::Forked);
+        }
+        let mut state = self.state.lock();
+        let shared = self.shared()?;
+        let slot = match state.free.pop() {
+            Some(slot) => slot,
+            None if state.records.len() < wire::TABLE_LINES => {
+                state.records.push(None);
+                state.epochs.push(0);
+                u32::try_from(state.records.len() - 1).unwrap_or(u32::MAX)
+            }
+            None => return Err(ExportError::TableFull { limit: wire::TABLE_LINES - 1 }),
+        };
+        let mut token = [0; wire::TOKEN_LEN];
+        state.random.fill_bytes(&mut token);
+        let id = state.next_id;
+        state.next_id += 1;
+        let index = slot as usize;
+        let epoch = state.epochs[index] + 1;
+        state.epochs[index] = epoch;
+        let claim = Claim {
+            slot,
+            id,
+            epoch,
+            address: mem.address(),
+            length: mem.len() as u64,
+            token: Token::from_bytes(token),
+        };
+        let line = wire::Line { id, address: claim.address, length: claim.length, rights: mem.rights() };
+        let written = wire::write_line(shared.table.bytes(), slot, &line)
+            .and_then(|()| wire::write_token(shared.vault.bytes(), slot, &token))
+            .and_then(|()| wire::epoch(shared.table.bytes(), slot));
+        debug_assert!(written.is_some(), "line {slot} lies in the table");
+        if let Some(word) = written {
+            word.store(epoch, ucs::sync::Ordering::Release);
+        }
+        mem.mark_packed();
+        state.records[index] = Some(Record { claim, mem: Arc::clone(mem) });
+        Ok(Export { table: Arc::clone(self), claim, rights: mem.rights() })
+    }
+
+    /// The memory a claim names, if it names a living export whose token it has.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub fn verify(&self, claim: &Claim) -> Result<Arc<LocalMem>, Refusal> {
+        let state = self.state.lock();
+        let record = state.records.get(claim.slot as usize).and_then(Option::as_ref);
+        let record = record.filter(|record| record.claim.id == claim.id).ok_or(Refusal::Stale)?;
+        if record.claim.token != claim.token {
+            return Err(Refusal::WrongToken);
+        }
+        if record.claim == *claim { Ok(Arc::clone(&record.mem)) } else { Err(Refusal::Mismatch) }
+    }
+
+    /// The mapping of the table, for importers in this process, and their in-flight slots.
+    ///
+    /// # Errors
+    /// [`MemError`].
+    pub fn local_view(&self) -> Result<(Arc<Mapping>, Arc<SlotSet>), MemError> {
+        let _state = self.state.lock();
+        let table = Arc::clone(&self.shared()?.table);
+        if self.local.get().is_none() {
+            let slots = Arc::new(SlotSet::new(Mapping::anonymous(wire::SLOTS_LEN)?, 0..wire::SLOTS));
+            let _ = self.local.set(slots);
+        }
+        let slots = self.local.get().ok_or(MemError::NoMemory { wanted: wire::SLOTS_LEN as u64 })?;
+        Ok((table, Arc::clone(slots)))
+    }
+
+    /// The table's memfd, once there is one: to be passed to importers.
+    pub fn table_file(&self) -> Option<impl AsFd + '_> {
+        self.shared.get().map(|shared| &shared.table_file)
+    }
+
+    /// The numbers of its descriptors, once there are any.
+    #[must_use]
+    pub fn file_numbers(&self) -> Option<FileNumbers> {
+        self.shared.get()?.numbers
+    }
+
+    /// Takes note of an importer's in-flight page: revocations look at it from now on.
+    pub fn add_page(&self, page: &Arc<ImporterPage>) {
+        self.pages.lock().push(Arc::clone(page));
+    }
+
+    /// Forgets an importer's page, when nothing is in flight there; answers whether it was.
+    pub fn remove_page(&self, page: &Arc<ImporterPage>) -> bool {
+        let idle = page.is_idle();
+        if idle {
+            self.pages.lock().retain(|other| !Arc::ptr_eq(other, page));
+        }
+        idle
+    }
+
+    /// Frees what was kept and has been drained since, and slots of the vault whose importer died. Answers whether anything
+    /// is still kept.
+    pub fn sweep(&self) -> bool {
+        let mut drained = Vec::new();
+        let mut state = self.state.lock();
+        let mut index = 0;
+        while index < state.kept.len() {
+            if self.holders(state.kept[index].claim.id).is_empty() {
+                let kept = state.kept.swap_remove(index);
+                state.free.push(kept.claim.slot);
+                drained.push(kept);
+            } else {
+                index += 1;
+            }
+        }
+        let any = !state.kept.is_empty();
+        drop(state);
+        drop(drained); // unmaps: not under the lock
+        any
+    }
+
+    /// Pids of the importers that have an access to export `id` in flight.
+    fn holders(&self, id: u64) -> Vec<u32> {
+        let mut holders = Vec::new();
+        if self.local.get().is_some_and(|slots| slots.announces(id)) {
+            holders.push(std::process::id());
+        }
+        holders.extend(self.pages.lock().iter().filter(|page| page.holds(id)).map(|page| page.pid()));
+        if let Some(shared) = self.shared.get() {
+            holders.extend(vault_holders(shared.vault.bytes(), id));
+        }
+        holders
+    }
+
+    /// Whether `revoke` drained it; see [`Export::revoke`].
+    fn revoke(&self, claim: &Claim, drain: bool) -> Result<(), NotRevoked> {
+        let Some(shared) = self.shared.get() else { return Ok(()) };
+        let index = claim.slot as usize;
+        let mut state = self.state.lock();
+        let record = match state.records.get_mut(index) {
+            Some(entry) if entry.as_ref().is_some_and(|record| record.claim == *claim) => entry.take(),
+            _ => None,
+        };
+        if let Some(record) = record {
+            if let Some(word) = wire::epoch(shared.table.bytes(), claim.slot) {
+                in_flight::withdraw(word, claim.epoch);
+            }
+            let _ = wire::write_token(shared.vault.bytes(), claim.slot, &[0; wire::TOKEN_LEN]);
+            state.epochs[index] = claim.epoch + 1;
+            state.kept.push(Kept { claim: *claim, mem: record.mem });
+        } else if !state.kept.iter().any(|kept| kept.claim == *claim) {
+            return Ok(()); // revoked and drained before
+        }
+        drop(state);
+        let verdict = if drain { self.drain(claim.id) } else { Ok(()) };
+        if verdict.is_ok() {
+            let mut state = self.state.lock();
+            let position = state.kept.iter().position(|kept| kept.claim == *claim);
+            let kept = position.map(|position| state.kept.swap_remove(position));
+            state.free.extend(kept.as_ref().map(|kept| kept.claim.slot));
+            drop(state);
+            drop(kept); // unmaps, perhaps: not under the lock
+        }
+        verdict
+    }
+
+    /// Waits, bounded, until nothing is in flight: spins, then yields, then sleeps.
+    fn drain(&self, id: u64) -> Result<(), NotRevoked> {
+        let begin = Instant::now();
+        for round in 0_u32.. {
+            let importers = self.holders(id);
+            let waited = begin.elapsed();
+            if importers.is_empty() {
+                return Ok(());
+            }
+            if waited > self.revoke_timeout {
+                tracing::warn!(?importers, ?waited, "an export could not be drained: its memory is kept");
+                return Err(NotRevoked { importers, waited });
+            }
+            match round {
+                0..16 => std::hint::spin_loop(),
+                16..64 => thread::yield_now(),
+                _ => thread::sleep(Duration::from_micros(200)),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Descriptor and inode of a memfd.
+pub(crate) fn number(file: &Memfd) -> Option<(u32, u64)> {
+    let fd = std::os::fd::AsRawFd::as_raw_fd(&file.as_fd());
+    Some((u32::try_from(fd).ok()?, file.inode().ok()?))
+}
+
+/// Importers that came with ptrace rights and have an access in flight; slots of dead ones are freed on the way.
+fn vault_holders(vault: &ucs::mem::SharedBytes, id: u64) -> Vec<u32> {
+    use ucs::sync::Ordering::{Acquire, Release};
+    let mut holders = Vec::new();
+    for slot in 0..wire::SLOTS {
+        let words = (wire::announced(vault, slot), wire::owner(vault, slot), wire::owner_inode(vault, slot));
+        let (Some(announced), Some(owner), Some(inode)) = words else { continue };
+        let pid = owner.load(Acquire);
+        if pid == 0 {
+            continue;
+        }
+        if is_gone(pid, inode.load(Acquire)) {
+            inode.store(0, Release);
+            announced.store(0, Release);
+            owner.store(0, Release);
+        } else if !in_flight::is_clear(announced, id) {
+            holders.push(u32::try_from(pid).unwrap_or(0));
+        }
+    }
+    holders
+}
+
+/// Whether the process that had `pid` and a pidfd with this inode (0: unknown) has certainly ended.
+fn is_gone(pid: u64, inode: u64) -> bool {
+    let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
+    let Some(pid) = pid else { return false };
+    match Process::open(pid) {
+        Ok(process) => process.is_dead() || (inode != 0 && process.inode().is_some_and(|now| now != inode)),
+        Err(errno) => errno == rustix::io::Errno::SRCH,
+    }
+}
+
+/// One export: from the pack to the revocation. The table keeps its memory until then. Send + Sync.
+#[derive(Debug)]
+pub struct Export {
+    table: Arc<ExportTable>,
+    claim: Claim,
+    rights: Rights,
+}
+
+impl Export {
+    /// What keys carry.
+    #[must_use]
+    pub fn claim(&self) -> &Claim {
+        &self.claim
+    }
+
+    /// What importers may do.
+    #[must_use]
+    pub fn rights(&self) -> Rights {
+        self.rights
+    }
+
+    /// The table it is in.
+    #[must_use]
+    pub fn table(&self) -> &Arc<ExportTable> {
+        &self.table
+    }
+
+    /// Ends the export, for ever: accesses that begin from now on answer `Stale`, and when this answers `Ok`, those that had
+    /// begun have ended. Calling it again is allowed. It waits at most as long as the table was told.
+    ///
+    /// # Errors
+    /// [`NotRevoked`]: an access is still in flight. New ones are refused nevertheless, and the memory is kept until that
+    /// access has ended.
+    pub fn revoke(&self) -> Result<(), NotRevoked> {
+        if !self.table.is_mine() {
+            return Ok(()); // a fork's child holds a copy of the books, not the export
+        }
+        self.table.revoke(&self.claim, true)
+    }
+
+    /// As [`Export::revoke`], but without waiting: exists to show that the waiting is what protects.
+    #[doc(hidden)]
+    pub fn revoke_without_drain(&self) {
+        let _ = self.table.revoke(&self.claim, false);
+    }
+}

@@ -1,0 +1,93 @@
+//! Memory that only this process sees: plain references to it are allowed.
+//!
+//! # Safety
+//! A [`PrivateMem`] holds the only `Arc` of a `LocalMem` that was allocated here and never packed for a peer: no other process
+//! can have a mapping or key of it, and no other thread a reference.
+
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+use std::{fmt, slice};
+
+use ucs::mem::MemError;
+
+use super::{LocalMem, Rights};
+
+/// Allocated memory that nobody else can reach: `&[u8]` and `&mut [u8]` at full speed.
+pub struct PrivateMem {
+    /// The only Arc, and no Weak: it is fresh, or Arc::get_mut succeeded in `reclaim`.
+    mem: Arc<LocalMem>,
+}
+
+impl PrivateMem {
+    /// Allocates `len` bytes (> 0), zeroed, in a sealed memfd, so that it can be exported once it is shared.
+    ///
+    /// # Errors
+    /// [`MemError`], naming the limit where it was one.
+    pub fn memfd(len: usize) -> Result<Self, MemError> {
+        Ok(Self { mem: Arc::new(LocalMem::memfd(len, Rights::READ_WRITE)?) })
+    }
+
+    /// Allocates `len` bytes (> 0), zeroed, of this process alone.
+    ///
+    /// # Errors
+    /// [`MemError`], naming the limit where it was one.
+    pub fn anonymous(len: usize) -> Result<Self, MemError> {
+        Ok(Self { mem: Arc::new(LocalMem::anonymous(len, Rights::READ_WRITE)?) })
+    }
+
+    /// Takes back memory that was shared: possible when it was allocated here, was never packed for a peer, and nothing else
+    /// refers to it.
+    ///
+    /// # Errors
+    /// The memory itself, when one of these does not hold.
+    pub fn reclaim(mut mem: Arc<LocalMem>) -> Result<Self, Arc<LocalMem>> {
+        if mem.is_allocated() && !mem.was_packed() && Arc::get_mut(&mut mem).is_some() {
+            Ok(Self { mem })
+        } else {
+            Err(mem)
+        }
+    }
+
+    /// Gives it up for sharing: from here on there are no references to its bytes.
+    #[must_use]
+    pub fn share(self) -> Arc<LocalMem> {
+        self.mem
+    }
+
+    /// In a fork's child the bytes are not there: better a clear end than a segmentation fault, or somebody else's bytes.
+    fn check_fork(&self) {
+        assert!(
+            self.mem.generation.is_current(),
+            "this buffer belongs to the parent process: a fork's child must make its own"
+        );
+    }
+
+    /// Its bytes.
+    ///
+    /// # Panics
+    /// In a fork's child, which does not have them.
+    #[must_use]
+    pub fn as_slice(&self) -> &[u8] {
+        self.check_fork();
+        // SAFETY: initialised (fresh mappings are zeroed), mapped as long as `mem`, and reachable through `self` only.
+        unsafe { slice::from_raw_parts(self.mem.bytes.as_ptr(), self.mem.len()) }
+    }
+
+    /// Its bytes, for writing.
+    ///
+    /// # Panics
+    /// In a fork's child, which does not have them.
+    #[must_use]
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        self.check_fork();
+        // SAFETY: as above, and `self` is borrowed mutably.
+        unsafe { slice::from_raw_parts_mut(self.mem.bytes.as_ptr(), self.mem.len()) }
+    }
+}
+
+impl fmt::Debug for PrivateMem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PrivateMem").field("len", &self.mem.len()).finish_non_exhaustive()
+    }
+}

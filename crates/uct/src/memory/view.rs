@@ -1,0 +1,89 @@
+//! A mapped view: another process's memory, by load and store.
+
+use ucs::mem::SharedBytes;
+use ucs::sync::Word64;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use super::{AccessError, Rights};
+
+/// Memory that is mapped here, with what may be done to it. Not mediated: a revocation does not wait for its accesses.
+#[derive(Clone, Copy, Debug)]
+pub struct MappedView<'a> {
+    bytes: &'a SharedBytes,
+    rights: Rights,
+}
+
+impl<'a> MappedView<'a> {
+    /// `bytes` must be mapped for writing if `rights` has WRITE, as [`Attachment::mapped`](crate::api::Attachment::mapped) says.
+    pub(crate) fn new(bytes: &'a SharedBytes, rights: Rights) -> Self {
+        Self { bytes, rights }
+    }
+
+    /// The view of an attachment, where it has one.
+    #[must_use]
+    pub fn of(attachment: &'a dyn crate::api::Attachment) -> Option<Self> {
+        Some(Self::new(attachment.mapped()?, attachment.rights()))
+    }
+
+    /// How many bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    fn check_writable(&self) -> Result<(), AccessError> {
+        if self.rights.contains(Rights::WRITE) {
+            return Ok(());
+        }
+        Err(AccessError::AccessDenied { done: 0, why: "the region was exported read-only" })
+    }
+
+    /// Copies from `offset` on into `dst`.
+    ///
+    /// # Errors
+    /// Out of range.
+    pub fn read(&self, offset: u64, dst: &mut [u8]) -> Result<(), AccessError> {
+        Ok(self.bytes.read(offset, dst)?)
+    }
+
+    /// Copies `src` to `offset`.
+    ///
+    /// # Errors
+    /// Out of range, or read-only.
+    pub fn write(&self, offset: u64, src: &[u8]) -> Result<(), AccessError> {
+        self.check_writable()?;
+        Ok(self.bytes.write(offset, src)?)
+    }
+
+    /// Reads a `T`; aligned words of up to 8 bytes do not tear.
+    ///
+    /// # Errors
+    /// Out of range.
+    pub fn load<T: FromBytes>(&self, offset: u64) -> Result<T, AccessError> {
+        Ok(self.bytes.load(offset)?)
+    }
+
+    /// Writes a `T`; aligned words of up to 8 bytes do not tear.
+    ///
+    /// # Errors
+    /// Out of range, or read-only.
+    pub fn store<T: IntoBytes + Immutable>(&self, offset: u64, value: T) -> Result<(), AccessError> {
+        self.check_writable()?;
+        Ok(self.bytes.store(offset, value)?)
+    }
+
+    /// The aligned 64-bit word at `offset`, for atomic access in this machine's byte order.
+    ///
+    /// # Errors
+    /// Out of range, misaligned, or read-only.
+    pub fn atomic_u64(&self, offset: u64) -> Result<&'a Word64, AccessError> {
+        self.check_writable()?;
+        Ok(self.bytes.atomic_u64(offset)?)
+    }
+}

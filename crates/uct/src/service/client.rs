@@ -1,0 +1,244 @@
+//! The importer's side of the service socket.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{Errno, IoSliceMut, dup, fcntl_dupfd_cloexec};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType, connect, recvmsg, send, socket_with,
+};
+use ucs::mem::{Limit, MemError};
+
+use super::wire::{DecodeError, MAX_FDS, REPLY_LEN, Reply, Request, Verdict};
+use crate::export::Refusal;
+use crate::memory::Rights;
+use crate::process::Process;
+
+/// No connection to a service socket, or no answer on it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// Nobody listens under that name in this network namespace.
+    #[error("nobody listens on the exporter's service socket")]
+    Refused,
+    /// The address is none a socket can have.
+    #[error("the handle holds no usable service address")]
+    BadAddress,
+    /// No answer in time.
+    #[error("no answer on the service socket within {waited:?}")]
+    TimedOut {
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// The exporter closed the connection: it has too many, or ended.
+    #[error("the exporter closed the connection")]
+    Closed,
+    /// What came is no reply of this protocol.
+    #[error("the exporter's reply: {0}")]
+    BadReply(#[from] DecodeError),
+    /// The reply came without the descriptors it promised.
+    #[error("the exporter's reply came with {found} descriptors where {expected} were announced")]
+    MissingDescriptors {
+        /// Descriptors announced.
+        expected: usize,
+        /// Descriptors received.
+        found: usize,
+    },
+    /// The exporter has not the means now.
+    #[error("the exporter has no room for another importer")]
+    NoResource,
+    /// The memory has no descriptor to pass.
+    #[error("the exporter's memory has no descriptor to pass")]
+    NoDescriptor,
+    /// The exporter refused.
+    #[error(transparent)]
+    Denied(Refusal),
+    /// A limit of this process.
+    #[error(transparent)]
+    Mem(#[from] MemError),
+    /// A system call failed.
+    #[error("{call}: {errno}")]
+    Sys {
+        /// The system call.
+        call: &'static str,
+        /// Its error.
+        errno: Errno,
+    },
+}
+
+/// What a granted request brings.
+#[derive(Debug)]
+pub struct Granted {
+    /// What may be done.
+    pub rights: Rights,
+    /// Bytes of the region's memfd.
+    pub length: u64,
+    /// The region's memfd.
+    pub region: OwnedFd,
+    /// The export table and the in-flight page, when they were wanted.
+    pub control: Option<(OwnedFd, OwnedFd)>,
+}
+
+/// A connection to an exporter's service socket.
+#[derive(Debug)]
+pub struct Connection {
+    socket: OwnedFd,
+    sequence: u32,
+}
+
+/// A point in time by which something must be done.
+#[derive(Clone, Copy, Debug)]
+pub struct Deadline {
+    begin: Instant,
+    limit: Duration,
+}
+
+impl Deadline {
+    /// `limit` from now.
+    #[must_use]
+    pub fn after(limit: Duration) -> Self {
+        Self { begin: Instant::now(), limit }
+    }
+
+    /// What is left; `None` when it is over.
+    #[must_use]
+    pub fn left(&self) -> Option<Duration> {
+        self.limit.checked_sub(self.begin.elapsed()).filter(|left| !left.is_zero())
+    }
+
+    fn timed_out(&self) -> ConnectError {
+        ConnectError::TimedOut { waited: self.begin.elapsed() }
+    }
+
+    fn wait(&self, fd: BorrowedFd<'_>, events: PollFlags) -> Result<(), ConnectError> {
+        loop {
+            let left = self.left().ok_or_else(|| self.timed_out())?;
+            let mut fds = [PollFd::from_borrowed_fd(fd, events)];
+            let timeout = Timespec::try_from(left).map_err(|_| self.timed_out())?;
+            match poll(&mut fds, Some(&timeout)) {
+                Ok(0) => return Err(self.timed_out()),
+                Ok(_) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(ConnectError::Sys { call: "poll", errno }),
+            }
+        }
+    }
+}
+
+impl Connection {
+    /// Connects to the abstract socket `name`.
+    ///
+    /// # Errors
+    /// [`ConnectError`].
+    pub fn open(name: &[u8], deadline: &Deadline) -> Result<Self, ConnectError> {
+        let address = SocketAddrUnix::new_abstract_name(name).map_err(|_| ConnectError::BadAddress)?;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+            .map_err(|errno| ConnectError::Mem(MemError::of("socket", errno, 0)))?;
+        loop {
+            match connect(&socket, &address) {
+                Ok(()) => return Ok(Self { socket, sequence: 0 }),
+                // The exporter's backlog is full: a non-blocking connect(2) answers EAGAIN and cannot be polled for.
+                Err(Errno::AGAIN | Errno::INTR) => {
+                    let pause = deadline.left().ok_or_else(|| deadline.timed_out())?;
+                    std::thread::sleep(pause.min(Duration::from_millis(1)));
+                }
+                Err(Errno::CONNREFUSED | Errno::NOENT) => return Err(ConnectError::Refused),
+                Err(errno) => return Err(ConnectError::Sys { call: "connect", errno }),
+            }
+        }
+    }
+
+    /// The process that listens.
+    ///
+    /// # Errors
+    /// ESRCH when it is gone; what else [`Process::of_peer`] answers.
+    pub fn peer(&self) -> Result<Process, Errno> {
+        Process::of_peer(self.socket.as_fd())
+    }
+
+    /// A second descriptor of the socket, to be watched for its end.
+    ///
+    /// # Errors
+    /// [`ConnectError::Mem`] at the limit of open descriptors.
+    pub fn watch_fd(&self) -> Result<OwnedFd, ConnectError> {
+        fcntl_dupfd_cloexec(&self.socket, 0).map_err(|errno| ConnectError::Mem(MemError::of("dup", errno, 0)))
+    }
+
+    /// Sends a request and waits for its reply. After an error other than [`ConnectError::Denied`] the connection is of no
+    /// further use.
+    ///
+    /// # Errors
+    /// [`ConnectError`].
+    pub fn ask(&mut self, mut request: Request, deadline: &Deadline) -> Result<Granted, ConnectError> {
+        self.sequence = self.sequence.wrapping_add(1);
+        request.sequence = self.sequence;
+        deadline.wait(self.socket.as_fd(), PollFlags::OUT)?;
+        match send(&self.socket, &request.encode(), SendFlags::NOSIGNAL) {
+            Ok(_) => {}
+            Err(Errno::PIPE | Errno::CONNRESET) => return Err(ConnectError::Closed),
+            Err(errno) => return Err(ConnectError::Sys { call: "send", errno }),
+        }
+        deadline.wait(self.socket.as_fd(), PollFlags::IN)?;
+        let (reply, mut fds) = self.receive()?;
+        if reply.sequence != self.sequence {
+            return Err(DecodeError::Unknown("sequence number").into());
+        }
+        match reply.verdict {
+            Verdict::Granted => {}
+            Verdict::Refused(refusal) => return Err(ConnectError::Denied(refusal)),
+            Verdict::NoDescriptor => return Err(ConnectError::NoDescriptor),
+            Verdict::NoResource => return Err(ConnectError::NoResource),
+        }
+        let expected = if request.want_control { MAX_FDS } else { 1 };
+        if fds.len() != expected || reply.fds as usize != expected {
+            return Err(self.missing(expected, fds.len()));
+        }
+        let control = if request.want_control { fds.pop().zip(fds.pop()) } else { None };
+        let region = fds.pop().ok_or(ConnectError::MissingDescriptors { expected, found: 0 })?;
+        let control = control.map(|(page, table)| (table, page));
+        Ok(Granted { rights: reply.rights, length: reply.length, region, control })
+    }
+
+    fn receive(&self) -> Result<(Reply, Vec<OwnedFd>), ConnectError> {
+        let mut bytes = [0; REPLY_LEN + 1];
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut parts = [IoSliceMut::new(&mut bytes)];
+        let received = match recvmsg(&self.socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
+            Ok(received) if received.bytes == 0 => return Err(ConnectError::Closed),
+            Ok(received) => received,
+            Err(Errno::CONNRESET) => return Err(ConnectError::Closed),
+            Err(errno) => return Err(ConnectError::Sys { call: "recvmsg", errno }),
+        };
+        let mut fds = Vec::with_capacity(MAX_FDS);
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(rights) = message {
+                fds.extend(rights);
+            }
+        }
+        let reply = Reply::decode(bytes.get(..received.bytes).unwrap_or_default())?;
+        if received.flags.contains(ReturnFlags::CTRUNC) {
+            return Err(self.missing(reply.fds as usize, fds.len()));
+        }
+        Ok((reply, fds))
+    }
+
+    /// Descriptors are missing: because this process can have no more, or because the exporter lied.
+    fn missing(&self, expected: usize, found: usize) -> ConnectError {
+        match dup(&self.socket) {
+            Err(errno @ (Errno::MFILE | Errno::NFILE)) => ConnectError::Mem(MemError::of("recvmsg", errno, 0)),
+            _ if found < expected && Limit::OpenFiles.value() <= open_files() + expected as u64 => {
+                ConnectError::Mem(MemError::of("recvmsg", Errno::MFILE, 0))
+            }
+            _ => ConnectError::MissingDescriptors { expected, found },
+        }
+    }
+}
+
+/// How many descriptors this process has open (`proc_pid_fd(5)`).
+fn open_files() -> u64 {
+    std::fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count() as u64)
+}

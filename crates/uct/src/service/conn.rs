@@ -1,0 +1,131 @@
+//! One importer's connection, on the exporter's side.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+use rustix::io::{Errno, IoSlice};
+use rustix::net::{
+    RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, sendmsg,
+};
+
+use super::wire::{MAX_FDS, REQUEST_LEN, Reply, Request, Verdict};
+use crate::export::table::{ExportTable, ImporterPage};
+use crate::export::Refusal;
+use crate::memory::{LocalMem, Rights};
+use crate::process::Process;
+
+/// An importer's connection.
+#[derive(Debug)]
+pub(super) struct Conn {
+    socket: OwnedFd,
+    page: Option<Arc<ImporterPage>>,
+    /// When it came; it must show a token soon.
+    pub(super) since: Instant,
+    /// Whether it has shown a token.
+    pub(super) proven: bool,
+}
+
+/// What becomes of a connection after a step.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    Keep,
+    Close,
+}
+
+impl Conn {
+    pub(super) fn new(socket: OwnedFd) -> Self {
+        Self { socket, page: None, since: Instant::now(), proven: false }
+    }
+
+    pub(super) fn into_page(self) -> Option<Arc<ImporterPage>> {
+        self.page
+    }
+
+    /// Answers one message, if one is there. Never blocks: a peer that does not take its reply is dropped.
+    pub(super) fn step(&mut self, exports: &ExportTable) -> Next {
+        let mut bytes = [0; REQUEST_LEN + 1];
+        let received = match recv(&self.socket, &mut bytes, RecvFlags::DONTWAIT) {
+            Ok((0, _)) => return Next::Close,
+            Ok((_, received)) => received,
+            Err(Errno::AGAIN | Errno::INTR) => return Next::Keep,
+            Err(_) => return Next::Close,
+        };
+        let request = match Request::decode(bytes.get(..received).unwrap_or_default()) {
+            Ok(request) => request,
+            Err(error) => {
+                tracing::debug!(%error, "a message that is none on the service socket");
+                return Next::Close;
+            }
+        };
+        self.answer(&request, exports)
+    }
+
+    fn answer(&mut self, request: &Request, exports: &ExportTable) -> Next {
+        let refuse = |verdict| Reply { sequence: request.sequence, verdict, rights: Rights::empty(), length: 0, fds: 0 };
+        let verified = if request.uuid == *exports.uuid() {
+            exports.verify(&request.claim)
+        } else {
+            Err(Refusal::Stale)
+        };
+        let mem = match verified {
+            Ok(mem) => mem,
+            Err(refusal) => {
+                // A wrong token is answered once: guessing costs a connection each.
+                let sent = self.send(&refuse(Verdict::Refused(refusal)), &[]);
+                return if self.proven { sent } else { Next::Close };
+            }
+        };
+        self.proven = true;
+        match self.grant(request, exports, &mem) {
+            Some(next) => next,
+            None if mem.file().is_none() => self.send(&refuse(Verdict::NoDescriptor), &[]),
+            None => self.send(&refuse(Verdict::NoResource), &[]),
+        }
+    }
+
+    /// Sends the descriptors; `None` when there are none to send.
+    fn grant(&mut self, request: &Request, exports: &ExportTable, mem: &Arc<LocalMem>) -> Option<Next> {
+        let region = mem.file()?;
+        let mut reply = Reply {
+            sequence: request.sequence,
+            verdict: Verdict::Granted,
+            rights: mem.rights(),
+            length: region.len() as u64,
+            fds: 1,
+        };
+        if !request.want_control {
+            return Some(self.send(&reply, &[region.as_fd()]));
+        }
+        if self.page.is_none() {
+            let process = Process::of_peer(self.socket.as_fd()).ok();
+            let page = Arc::new(ImporterPage::new(process).ok()?);
+            exports.add_page(&page);
+            self.page = Some(page);
+        }
+        let page = Arc::clone(self.page.as_ref()?);
+        let table = exports.table_file()?;
+        let file = page.file();
+        reply.fds = 3;
+        Some(self.send(&reply, &[region.as_fd(), table.as_fd(), file.as_fd()]))
+    }
+
+    fn send(&self, reply: &Reply, fds: &[BorrowedFd<'_>]) -> Next {
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+            return Next::Close;
+        }
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        match sendmsg(&self.socket, &[IoSlice::new(&reply.encode())], &mut control, flags) {
+            Ok(_) => Next::Keep,
+            Err(_) => Next::Close,
+        }
+    }
+}
+
+impl AsFd for Conn {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

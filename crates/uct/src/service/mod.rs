@@ -1,0 +1,16 @@
+//! The service socket of a context: where importers show a token and get descriptors.
+//!
+//! One thread per context, started when it is first needed and ended with the context. It serves importers of this context's
+//! exports, and watches the exporters whose memory this context has imported.
+//!
+//! The socket is an abstract unix socket of type SOCK_SEQPACKET with a random name: nothing is left behind in any file
+//! system, and it reaches the network namespace of the process (`unix(7)`, `network_namespaces(7)`). Its messages are in
+//! [`wire`].
+
+pub mod client;
+mod conn;
+pub mod server;
+pub mod wire;
+
+pub use client::{ConnectError, Connection, Granted};
+pub use server::{Service, ServiceError};

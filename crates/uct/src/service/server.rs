@@ -1,0 +1,370 @@
+//! The service thread: serves importers, watches exporters.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::event::{EventfdFlags, Timespec, eventfd};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
+};
+use ucs::Status;
+use ucs::fork::{self, Generation};
+use ucs::mem::MemError;
+use ucs::sync::{AtomicBool, Ordering};
+
+use super::conn::{Conn, Next};
+use crate::export::table::{ExportTable, ImporterPage};
+use crate::export::PeerState;
+
+/// Importers connected at once.
+pub const MAX_CONNECTIONS: usize = 256;
+/// How long a connection may stay without having shown a token.
+pub const PROOF_TIME: Duration = Duration::from_secs(1);
+/// How often what is waiting for a condition without a descriptor is looked at.
+const SWEEP: Duration = Duration::from_millis(100);
+/// Connections the kernel queues before the service takes them.
+const BACKLOG: i32 = 64;
+
+/// The service could not be started.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServiceError {
+    /// A descriptor or thread could not be had.
+    #[error("the service of this context: {0}")]
+    Mem(#[from] MemError),
+    /// A thread could not be started.
+    #[error("the service thread could not be started: {0}")]
+    Thread(String),
+    /// The context belongs to the parent process of a fork.
+    #[error("this context belongs to the parent process: a fork's child must make its own")]
+    Forked,
+}
+
+impl ServiceError {
+    /// The one-byte status.
+    pub fn status(&self) -> Status {
+        match self {
+            Self::Mem(error) => error.status(),
+            Self::Thread(_) => Status::NoResource,
+            Self::Forked => Status::Forked,
+        }
+    }
+
+    /// What to do about it.
+    #[must_use]
+    pub fn remedy(&self) -> &'static str {
+        match self {
+            Self::Mem(error) => error.remedy(),
+            Self::Thread(_) => "raise the limit of processes with `ulimit -u`, or the pids limit of the cgroup",
+            Self::Forked => "create a new Context in the child",
+        }
+    }
+}
+
+/// The service of a context. Send + Sync; shared by `Arc`. Dropping the last reference ends its thread.
+pub struct Service {
+    name: [u8; NAME_LEN],
+    exports: Arc<ExportTable>,
+    generation: Generation,
+    running: Mutex<Option<Running>>,
+}
+
+/// Bytes of a socket's name.
+pub const NAME_LEN: usize = 37;
+
+struct Running {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+    listening: bool,
+}
+
+/// What the thread and its context share.
+struct Shared {
+    stop: AtomicBool,
+    wake: OwnedFd,
+    orders: Mutex<Vec<Order>>,
+}
+
+enum Order {
+    Listen(OwnedFd),
+    Watch { state: Arc<PeerState>, fds: Vec<OwnedFd> },
+    Sweep,
+}
+
+impl fmt::Debug for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Service").finish_non_exhaustive() // the name is a secret's first half
+    }
+}
+
+impl Service {
+    /// A service for the exports of `exports`; its thread starts when it is first needed.
+    #[must_use]
+    pub fn new(exports: Arc<ExportTable>) -> Self {
+        let mut name = [0; NAME_LEN];
+        name[..5].copy_from_slice(b"rucx-");
+        for (pair, byte) in name[5..].chunks_exact_mut(2).zip(exports.uuid()) {
+            pair[0] = b"0123456789abcdef"[usize::from(byte >> 4)];
+            pair[1] = b"0123456789abcdef"[usize::from(byte & 15)];
+        }
+        Self { name, exports, generation: fork::generation(), running: Mutex::new(None) }
+    }
+
+    /// The name of its abstract socket.
+    #[must_use]
+    pub fn name(&self) -> &[u8; NAME_LEN] {
+        &self.name
+    }
+
+    /// Sees to it that importers are served.
+    ///
+    /// # Errors
+    /// [`ServiceError`].
+    pub fn serve(&self) -> Result<(), ServiceError> {
+        let mut running = self.running.lock();
+        let running = self.start(&mut running)?;
+        if !running.listening {
+            let socket = self.listen()?;
+            running.shared.order(Order::Listen(socket));
+            running.listening = true;
+        }
+        Ok(())
+    }
+
+    /// Has an exporter watched: when one of `fds` becomes readable with nothing to read (a pidfd, or a socket at its end),
+    /// `state` is told.
+    ///
+    /// # Errors
+    /// [`ServiceError`].
+    pub fn watch(&self, state: &Arc<PeerState>, fds: Vec<OwnedFd>) -> Result<(), ServiceError> {
+        let mut running = self.running.lock();
+        self.start(&mut running)?.shared.order(Order::Watch { state: Arc::clone(state), fds });
+        Ok(())
+    }
+
+    /// Has kept memory looked at until it is drained.
+    pub fn sweep(&self) {
+        if let Some(running) = self.running.lock().as_ref() {
+            running.shared.order(Order::Sweep);
+        }
+    }
+
+    fn start<'a>(&self, running: &'a mut Option<Running>) -> Result<&'a mut Running, ServiceError> {
+        if !self.generation.is_current() {
+            return Err(ServiceError::Forked);
+        }
+        if running.is_none() {
+            let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+                .map_err(|errno| MemError::of("eventfd", errno, 0))?;
+            let shared = Arc::new(Shared { stop: AtomicBool::new(false), wake, orders: Mutex::new(Vec::new()) });
+            let mut events = Events::new(Arc::clone(&shared), Arc::clone(&self.exports))?;
+            let thread = std::thread::Builder::new()
+                .name("rucx-service".to_owned())
+                .stack_size(256 << 10)
+                .spawn(move || events.run())
+                .map_err(|error| ServiceError::Thread(error.to_string()))?;
+            *running = Some(Running { shared, thread: Some(thread), listening: false });
+        }
+        running.as_mut().ok_or(ServiceError::Forked)
+    }
+
+    fn listen(&self) -> Result<OwnedFd, ServiceError> {
+        let failed = |call| move |errno: Errno| ServiceError::Mem(MemError::of(call, errno, 0));
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket =
+            socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map_err(failed("socket"))?;
+        let address = SocketAddrUnix::new_abstract_name(&self.name).map_err(failed("bind"))?;
+        bind(&socket, &address).map_err(failed("bind"))?;
+        listen(&socket, BACKLOG).map_err(failed("listen"))?;
+        Ok(socket)
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        if !self.generation.is_current() {
+            return; // a fork's child has no such thread
+        }
+        if let Some(mut running) = self.running.lock().take() {
+            running.shared.stop.store(true, Ordering::Release);
+            running.shared.wake();
+            let ended = running.thread.take().map(JoinHandle::join);
+            debug_assert!(!matches!(ended, Some(Err(_))), "the service thread panicked");
+        }
+    }
+}
+
+impl Shared {
+    fn order(&self, order: Order) {
+        self.orders.lock().push(order);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        // It fails only when the counter is full, and then the thread is awake.
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    }
+}
+
+const WAKE: u64 = 0;
+const LISTENER: u64 = 1;
+const FIRST: u64 = 2;
+
+struct Watched {
+    state: Arc<PeerState>,
+    fds: Vec<OwnedFd>,
+}
+
+/// The thread's own state.
+struct Events {
+    shared: Arc<Shared>,
+    exports: Arc<ExportTable>,
+    epoll: OwnedFd,
+    listener: Option<OwnedFd>,
+    conns: HashMap<u64, Conn>,
+    watched: HashMap<u64, Watched>,
+    /// Pages of closed connections with something in flight: an importer that forked, say, or died inside.
+    orphans: Vec<Arc<ImporterPage>>,
+    next: u64,
+    sweeping: bool,
+}
+
+impl Events {
+    fn new(shared: Arc<Shared>, exports: Arc<ExportTable>) -> Result<Self, MemError> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(|errno| MemError::of("epoll_create1", errno, 0))?;
+        epoll::add(&epoll, &shared.wake, EventData::new_u64(WAKE), EventFlags::IN)
+            .map_err(|errno| MemError::of("epoll_ctl", errno, 0))?;
+        Ok(Self {
+            shared,
+            exports,
+            epoll,
+            listener: None,
+            conns: HashMap::new(),
+            watched: HashMap::new(),
+            orphans: Vec::new(),
+            next: FIRST,
+            sweeping: false,
+        })
+    }
+
+    fn run(&mut self) {
+        crate::process::block_signals();
+        let mut buffer: Vec<Event> = Vec::with_capacity(64);
+        while !self.shared.stop.load(Ordering::Acquire) {
+            buffer.clear();
+            let timeout = self.needs_time().then(|| Timespec::try_from(SWEEP).unwrap_or_default());
+            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut buffer), timeout.as_ref()) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => {
+                    tracing::error!(%error, "the service thread ends: importers will time out");
+                    return;
+                }
+            }
+            for event in &buffer {
+                match event.data.u64() {
+                    WAKE => self.take_orders(),
+                    LISTENER => self.accept(),
+                    id => self.ready(id),
+                }
+            }
+            self.tidy();
+        }
+    }
+
+    /// Whether something waits for time to pass.
+    fn needs_time(&self) -> bool {
+        self.sweeping || !self.orphans.is_empty() || self.conns.values().any(|conn| !conn.proven)
+    }
+
+    fn tidy(&mut self) {
+        if self.sweeping {
+            self.sweeping = self.exports.sweep();
+        }
+        let exports = &self.exports;
+        self.orphans.retain(|page| !exports.remove_page(page));
+        let late = |conn: &Conn| !conn.proven && conn.since.elapsed() > PROOF_TIME;
+        let late: Vec<u64> = self.conns.iter().filter(|(_, conn)| late(conn)).map(|(id, _)| *id).collect();
+        for id in late {
+            self.close(id);
+        }
+    }
+
+    fn take_orders(&mut self) {
+        let mut counter = [0; 8];
+        let _ = rustix::io::read(&self.shared.wake, &mut counter);
+        let orders = std::mem::take(&mut *self.shared.orders.lock());
+        for order in orders {
+            match order {
+                Order::Sweep => self.sweeping = true,
+                Order::Listen(socket) => {
+                    let added = epoll::add(&self.epoll, &socket, EventData::new_u64(LISTENER), EventFlags::IN);
+                    if let Err(error) = added {
+                        tracing::error!(%error, "the service socket cannot be watched");
+                    }
+                    self.listener = Some(socket);
+                }
+                Order::Watch { state, fds } => {
+                    let id = self.next;
+                    self.next += 1;
+                    for fd in &fds {
+                        let added = epoll::add(&self.epoll, fd, EventData::new_u64(id), EventFlags::IN);
+                        if let Err(error) = added {
+                            tracing::error!(%error, "an exporter's death will not be noticed");
+                        }
+                    }
+                    self.watched.insert(id, Watched { state, fds });
+                }
+            }
+        }
+        // Whoever imported from there has let go.
+        self.watched.retain(|_, watched| Arc::strong_count(&watched.state) > 1);
+    }
+
+    fn accept(&mut self) {
+        let Some(listener) = &self.listener else { return };
+        let Ok(socket) = accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) else { return };
+        if self.conns.len() >= MAX_CONNECTIONS {
+            // The one that has waited longest without showing a token goes; if all have shown one, the new one does.
+            let idle = self.conns.iter().filter(|(_, conn)| !conn.proven).min_by_key(|(_, conn)| conn.since);
+            match idle.map(|(id, _)| *id) {
+                Some(id) => self.close(id),
+                None => return,
+            }
+        }
+        let id = self.next;
+        self.next += 1;
+        let conn = Conn::new(socket);
+        if epoll::add(&self.epoll, &conn, EventData::new_u64(id), EventFlags::IN).is_ok() {
+            self.conns.insert(id, conn);
+        }
+    }
+
+    fn ready(&mut self, id: u64) {
+        if let Some(conn) = self.conns.get_mut(&id) {
+            if conn.step(&self.exports) == Next::Close {
+                self.close(id);
+            }
+        } else if let Some(watched) = self.watched.remove(&id) {
+            tracing::debug!("an exporter is gone");
+            watched.state.set_gone();
+            drop(watched.fds);
+        }
+    }
+
+    fn close(&mut self, id: u64) {
+        let Some(conn) = self.conns.remove(&id) else { return };
+        let _ = epoll::delete(&self.epoll, conn.as_fd());
+        if let Some(page) = conn.into_page()
+            && !self.exports.remove_page(&page)
+        {
+            self.orphans.push(page);
+        }
+    }
+}

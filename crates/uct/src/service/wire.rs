@@ -1,0 +1,193 @@
+//! The messages on the service socket, version 1, little-endian: one request, one reply, each of fixed length.
+
+use crate::export::{Claim, Refusal, Token};
+use crate::memory::Rights;
+use crate::wire::{NoRoom, Reader, Truncated, Writer};
+
+/// Bytes of a request.
+pub const REQUEST_LEN: usize = 88;
+/// Bytes of a reply.
+pub const REPLY_LEN: usize = 32;
+/// Most descriptors a reply carries: the region, the table, the in-flight page, in this order.
+pub const MAX_FDS: usize = 3;
+
+const REQUEST_MAGIC: [u8; 4] = *b"RXSQ";
+const REPLY_MAGIC: [u8; 4] = *b"RXSA";
+const VERSION: u16 = 1;
+const ATTACH: u16 = 1;
+const WANT_CONTROL: u32 = 1;
+
+/// An importer asks for an export's memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Comes back in the reply.
+    pub sequence: u32,
+    /// Whether the table and an in-flight page are wanted, too.
+    pub want_control: bool,
+    /// The context that exports.
+    pub uuid: [u8; 16],
+    /// What the handle says, with the token.
+    pub claim: Claim,
+}
+
+/// What the exporter says to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Granted; descriptors come along.
+    Granted,
+    /// Refused.
+    Refused(Refusal),
+    /// The memory is of a kind that has no descriptor.
+    NoDescriptor,
+    /// The exporter has not the means now.
+    NoResource,
+}
+
+/// The exporter's answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// The request's.
+    pub sequence: u32,
+    /// Yes or no.
+    pub verdict: Verdict,
+    /// What the importer may do.
+    pub rights: Rights,
+    /// Bytes of the region's memfd, which may be more than the region's.
+    pub length: u64,
+    /// How many descriptors come along.
+    pub fds: u32,
+}
+
+/// Bytes are no message of this protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DecodeError {
+    /// They end too early, or go on too long.
+    #[error("a message of {found} bytes where {expected} were expected")]
+    Length {
+        /// Bytes a message has.
+        expected: usize,
+        /// Bytes that came.
+        found: usize,
+    },
+    /// Another kind, another version, or a value that has no meaning.
+    #[error("a message with an unknown {0}")]
+    Unknown(&'static str),
+}
+
+impl From<Truncated> for DecodeError {
+    fn from(error: Truncated) -> Self {
+        Self::Length { expected: error.offset + error.needed, found: error.offset }
+    }
+}
+
+fn check(holds: bool, what: &'static str) -> Result<(), DecodeError> {
+    if holds { Ok(()) } else { Err(DecodeError::Unknown(what)) }
+}
+
+impl Request {
+    /// Its bytes.
+    #[must_use]
+    pub fn encode(&self) -> [u8; REQUEST_LEN] {
+        let mut bytes = [0; REQUEST_LEN];
+        let written = self.write(&mut Writer::new(&mut bytes));
+        debug_assert!(written.is_ok(), "REQUEST_LEN holds a request");
+        bytes
+    }
+
+    fn write(&self, to: &mut Writer<'_>) -> Result<(), NoRoom> {
+        to.bytes(&REQUEST_MAGIC)?.u16(VERSION)?.u16(ATTACH)?;
+        to.u32(self.sequence)?.u32(if self.want_control { WANT_CONTROL } else { 0 })?;
+        to.bytes(&self.uuid)?;
+        to.u64(self.claim.id)?.u64(self.claim.epoch)?.u64(self.claim.address)?.u64(self.claim.length)?;
+        to.u32(self.claim.slot)?.u32(0)?.bytes(self.claim.token.as_bytes())?;
+        Ok(())
+    }
+
+    /// Reads a request: total, and canonical (what it accepts, `encode` writes again).
+    ///
+    /// # Errors
+    /// [`DecodeError`].
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        if bytes.len() != REQUEST_LEN {
+            return Err(DecodeError::Length { expected: REQUEST_LEN, found: bytes.len() });
+        }
+        let mut from = Reader::new(bytes);
+        check(from.array()? == REQUEST_MAGIC, "magic")?;
+        check(from.u16()? == VERSION, "version")?;
+        check(from.u16()? == ATTACH, "kind")?;
+        let sequence = from.u32()?;
+        let flags = from.u32()?;
+        check(flags & !WANT_CONTROL == 0, "flag")?;
+        let uuid = from.array()?;
+        let (id, epoch, address, length) = (from.u64()?, from.u64()?, from.u64()?, from.u64()?);
+        let slot = from.u32()?;
+        check(from.u32()? == 0, "reserved field")?;
+        let token = Token::from_bytes(from.array()?);
+        let claim = Claim { slot, id, epoch, address, length, token };
+        Ok(Self { sequence, want_control: flags == WANT_CONTROL, uuid, claim })
+    }
+}
+
+impl Verdict {
+    fn code(self) -> u16 {
+        match self {
+            Self::Granted => 0,
+            Self::Refused(Refusal::Stale) => 1,
+            Self::Refused(Refusal::WrongToken) => 2,
+            Self::Refused(Refusal::Mismatch) => 3,
+            Self::NoDescriptor => 4,
+            Self::NoResource => 5,
+        }
+    }
+
+    fn from_code(code: u16) -> Option<Self> {
+        Some(match code {
+            0 => Self::Granted,
+            1 => Self::Refused(Refusal::Stale),
+            2 => Self::Refused(Refusal::WrongToken),
+            3 => Self::Refused(Refusal::Mismatch),
+            4 => Self::NoDescriptor,
+            5 => Self::NoResource,
+            _ => return None,
+        })
+    }
+}
+
+impl Reply {
+    /// Its bytes.
+    #[must_use]
+    pub fn encode(&self) -> [u8; REPLY_LEN] {
+        let mut bytes = [0; REPLY_LEN];
+        let written = self.write(&mut Writer::new(&mut bytes));
+        debug_assert!(written.is_ok(), "REPLY_LEN holds a reply");
+        bytes
+    }
+
+    fn write(&self, to: &mut Writer<'_>) -> Result<(), NoRoom> {
+        to.bytes(&REPLY_MAGIC)?.u16(VERSION)?.u16(self.verdict.code())?;
+        to.u32(self.sequence)?.u32(self.rights.bits())?.u64(self.length)?.u32(self.fds)?.u32(0)?;
+        Ok(())
+    }
+
+    /// Reads a reply: total, and canonical.
+    ///
+    /// # Errors
+    /// [`DecodeError`].
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        if bytes.len() != REPLY_LEN {
+            return Err(DecodeError::Length { expected: REPLY_LEN, found: bytes.len() });
+        }
+        let mut from = Reader::new(bytes);
+        check(from.array()? == REPLY_MAGIC, "magic")?;
+        check(from.u16()? == VERSION, "version")?;
+        let verdict = Verdict::from_code(from.u16()?).ok_or(DecodeError::Unknown("verdict"))?;
+        let sequence = from.u32()?;
+        let rights = Rights::from_bits(from.u32()?).ok_or(DecodeError::Unknown("right"))?;
+        let length = from.u64()?;
+        let fds = from.u32()?;
+        check(fds as usize <= MAX_FDS, "number of descriptors")?;
+        check(from.u32()? == 0, "reserved field")?;
+        Ok(Self { sequence, verdict, rights, length, fds })
+    }
+}

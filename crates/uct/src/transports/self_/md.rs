@@ -1,0 +1,162 @@
+//! The memory domain of `self`.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use ucs::mem::SharedBytes;
+
+use super::mkey;
+use crate::api::{
+    AllocError, AttachError, AttachRequest, Attached, Attachment, ComponentId, GlobalId, LinearCost, Md, MdAttr,
+    MdFlags, MdParams, MemTypes, Memh, PackError, PackFlags, RegError,
+};
+use crate::export::{Claim, Export, ExportTable, Gate, Refusal};
+use crate::memory::{AccessError, LocalMem, Rights, StaleReason, check_range};
+
+/// The memory domain of `self`: its global id is the context's.
+#[derive(Debug)]
+pub struct SelfMd {
+    attr: MdAttr,
+    exports: Arc<ExportTable>,
+    patience: Duration,
+}
+
+impl SelfMd {
+    pub(super) fn new(params: &MdParams) -> Self {
+        let attr = MdAttr {
+            component: ComponentId::SELF,
+            flags: MdFlags::REG
+                | MdFlags::EXPORTED_MKEY
+                | MdFlags::INVALIDATE
+                | MdFlags::VA_BOUND
+                | MdFlags::REVOCABLE,
+            max_alloc: 0,
+            max_reg: u64::MAX,
+            reg_alignment: 1,
+            reg_cost: LinearCost::ZERO,
+            alloc_mem_types: MemTypes::empty(),
+            reg_mem_types: MemTypes::HOST,
+            access_mem_types: MemTypes::HOST,
+            rkey_packed_size: 0,
+            exported_mkey_packed_size: mkey::LEN,
+            global_id: GlobalId::from(*params.exports.uuid()),
+            local_cpus: String::new(),
+        };
+        Self { attr, exports: Arc::clone(&params.exports), patience: params.import_timeout }
+    }
+}
+
+impl Md for SelfMd {
+    fn attr(&self) -> &MdAttr {
+        &self.attr
+    }
+
+    fn alloc(&self, _len: usize, _rights: Rights) -> Result<LocalMem, AllocError> {
+        Err(AllocError::Unsupported)
+    }
+
+    fn reg(&self, mem: &Arc<LocalMem>) -> Result<Box<dyn Memh>, RegError> {
+        Ok(Box::new(SelfMemh { _mem: Arc::clone(mem) }))
+    }
+
+    fn attach(&self, request: &AttachRequest<'_>) -> Result<Attached, AttachError> {
+        let key = mkey::Mkey::decode(request.mkey).ok_or(AttachError::Malformed("not a key of self"))?;
+        let claim = Claim {
+            slot: key.slot,
+            id: request.id,
+            epoch: request.epoch,
+            address: request.address,
+            length: request.length,
+            token: key.token,
+        };
+        let mem = self.exports.verify(&claim).map_err(|refusal| match refusal {
+            Refusal::Stale => AttachError::Stale("the export was revoked or dropped"),
+            Refusal::WrongToken => AttachError::WrongToken,
+            Refusal::Mismatch => AttachError::Mismatch,
+        })?;
+        let (table, slots) = self.exports.local_view()?;
+        let gate = Gate::new(table, slots, None, (claim.slot, claim.id, claim.epoch), self.patience)
+            .ok_or(AttachError::Malformed("no such line in the export table"))?;
+        let (len, rights) = (claim.length, mem.rights());
+        let memory = Arc::new(SelfAttachment { gate, mem: Arc::downgrade(&mem), len, rights });
+        Ok(Attached { memory, how: "within this context".to_owned() })
+    }
+}
+
+/// A registration with `self`: it only keeps the memory.
+#[derive(Debug)]
+struct SelfMemh {
+    _mem: Arc<LocalMem>,
+}
+
+impl Memh for SelfMemh {
+    fn packed_size(&self, flags: PackFlags) -> Result<usize, PackError> {
+        if flags.contains(PackFlags::EXPORT) {
+            Ok(mkey::LEN)
+        } else {
+            Err(PackError::Unsupported("self needs no remote keys: it packs exported keys only"))
+        }
+    }
+
+    fn pack(&self, export: &Export, flags: PackFlags, out: &mut [u8]) -> Result<(), PackError> {
+        let needed = self.packed_size(flags)?;
+        let wrong = PackError::WrongSize { needed, found: out.len() };
+        if out.len() != needed {
+            return Err(wrong);
+        }
+        mkey::Mkey::of(export.claim()).encode(out).map_err(|_| wrong)
+    }
+}
+
+/// Memory of the same context, attached: mediated access through the export's gate.
+#[derive(Debug)]
+struct SelfAttachment {
+    gate: Gate,
+    /// Weak: an import does not keep the exporter's region alive.
+    mem: Weak<LocalMem>,
+    len: u64,
+    rights: Rights,
+}
+
+impl SelfAttachment {
+    fn mem(&self) -> Result<Arc<LocalMem>, AccessError> {
+        self.mem.upgrade().ok_or(AccessError::Stale { done: 0, why: StaleReason::Revoked })
+    }
+}
+
+impl Attachment for SelfAttachment {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn rights(&self) -> Rights {
+        self.rights
+    }
+
+    fn read(&self, offset: u64, dst: &mut [u8]) -> Result<(), AccessError> {
+        check_range(offset, dst.len(), self.len)?;
+        self.gate.in_steps(dst.len(), |part| {
+            let at = offset + part.start as u64;
+            self.mem()?.read(at, &mut dst[part])
+        })
+    }
+
+    fn write(&self, offset: u64, src: &[u8]) -> Result<(), AccessError> {
+        if !self.rights.contains(Rights::WRITE) {
+            return Err(AccessError::AccessDenied { done: 0, why: "the region was exported read-only" });
+        }
+        check_range(offset, src.len(), self.len)?;
+        self.gate.in_steps(src.len(), |part| {
+            let at = offset + part.start as u64;
+            self.mem()?.write(at, &src[part])
+        })
+    }
+
+    fn check(&self) -> Result<(), StaleReason> {
+        self.gate.check()
+    }
+
+    fn mapped(&self) -> Option<&SharedBytes> {
+        None
+    }
+}

@@ -1,0 +1,82 @@
+//! `shm`: memory files, mapped by exporter and importer alike.
+//!
+//! Every exported allocation is a memfd of its own, sealed, without a name. An importer gets its descriptor from the exporter's
+//! service socket, or, where that does not answer and it has ptrace rights over the exporter, from `/proc/PID/fd` or by
+//! `pidfd_getfd(2)`; it checks seals and size before it maps.
+
+mod direct;
+mod md;
+pub mod mkey;
+mod peer;
+
+use std::sync::Arc;
+
+use bitflags::bitflags;
+
+use crate::api::{Capability, Component, ComponentId, Md, MdParams, MdResource, OpenError};
+
+pub use md::ShmMd;
+
+bitflags! {
+    /// Ways to get at another process's memfd, tried in this order.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct Methods: u32 {
+        /// The exporter passes it over its service socket, to who shows the token.
+        const SOCKET = 1;
+        /// `/proc/PID/fd`: needs ptrace rights (PTRACE_MODE_READ_FSCREDS, `proc_pid_fd(5)`).
+        const PROC = 2;
+        /// `pidfd_getfd(2)`: needs ptrace rights (PTRACE_MODE_ATTACH_REALCREDS).
+        const PIDFD = 4;
+    }
+}
+
+/// The names of the [`Methods`], as in `UCX_SHM_ATTACH`.
+pub const METHOD_NAMES: &[(&str, Methods)] =
+    &[("socket", Methods::SOCKET), ("proc", Methods::PROC), ("pidfd", Methods::PIDFD)];
+
+/// The component `shm`.
+#[derive(Clone, Copy, Debug)]
+pub struct ShmComponent;
+
+/// What `shm` can do.
+pub const CAPABILITIES: &[Capability] = &[
+    Capability { name: "alloc", supported: true, note: "a sealed memfd per allocation" },
+    Capability { name: "reg", supported: false, note: "only memory it allocated" },
+    Capability { name: "export", supported: true, note: "to any process of this boot that gets the descriptor" },
+    Capability { name: "read-only", supported: true, note: "kept by the kernel: F_SEAL_FUTURE_WRITE" },
+    Capability { name: "mapped-view", supported: true, note: "load and store, zero-copy" },
+    Capability { name: "invalidate", supported: false, note: "a mapping cannot be taken back" },
+    Capability { name: "address-bound", supported: false, note: "an export names the memory object" },
+    Capability {
+        name: "revocable",
+        supported: false,
+        note: "a revocation ends read and write calls; a view held stays a view of the memory",
+    },
+    Capability { name: "survives-exporter-stop", supported: true, note: "once attached" },
+];
+
+impl Component for ShmComponent {
+    fn id(&self) -> ComponentId {
+        ComponentId::SHM
+    }
+
+    fn name(&self) -> &'static str {
+        "shm"
+    }
+
+    fn capabilities(&self) -> &'static [Capability] {
+        CAPABILITIES
+    }
+
+    fn query_mds(&self) -> Vec<MdResource> {
+        vec![MdResource { name: "memory".to_owned() }]
+    }
+
+    fn open_md(&self, _resource: &MdResource, params: &MdParams) -> Result<Arc<dyn Md>, OpenError> {
+        let boot = crate::process::boot_id().ok_or(OpenError::Missing {
+            what: "/proc/sys/kernel/random/boot_id, which tells one system from another,",
+            remedy: "mount /proc",
+        })?;
+        Ok(Arc::new(ShmMd::new(boot, params)))
+    }
+}

@@ -1,0 +1,280 @@
+//! An exporter's process, as its importers see it: one connection, one table, one set of in-flight slots for all imports.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use ucs::mem::{Access, Mapping, MemError, Memfd};
+
+use super::direct::{self, Direct};
+use super::mkey::Mkey;
+use super::{METHOD_NAMES, Methods};
+use crate::api::{AttachError, AttachRequest, MdParams};
+use crate::export::gate::SlotSet;
+use crate::export::{Claim, PeerState, wire};
+use crate::memory::Rights;
+use crate::process::{Identity, Process, Recognition};
+use crate::service::client::Deadline;
+use crate::service::{ConnectError, Connection, Service};
+
+/// An exporter, reached.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) state: Arc<PeerState>,
+    pub(super) table: Arc<Mapping>,
+    pub(super) slots: Arc<SlotSet>,
+    channel: Channel,
+}
+
+/// How descriptors come from it.
+#[derive(Debug)]
+enum Channel {
+    /// `None` after a failure: the next import connects anew.
+    Socket(Mutex<Option<Connection>>),
+    Direct(Direct),
+}
+
+/// A region's memfd, and what may be done with it.
+#[derive(Debug)]
+pub(super) struct Region {
+    pub(super) fd: OwnedFd,
+    pub(super) rights: Rights,
+}
+
+/// The exporters this context has imported from, by context uuid.
+#[derive(Debug)]
+pub(super) struct Peers {
+    known: Mutex<HashMap<[u8; 16], Entry>>,
+    me: Identity,
+}
+
+/// Held locked while a connection is made, so that many threads make one.
+type Entry = Arc<Mutex<Weak<Peer>>>;
+
+impl Peers {
+    pub(super) fn new(me: Identity) -> Self {
+        Self { known: Mutex::new(HashMap::new()), me }
+    }
+
+    /// The exporter of `key`, and the descriptor of the region; `how` it was reached, in words.
+    pub(super) fn reach(
+        &self,
+        key: &Mkey,
+        request: &AttachRequest<'_>,
+        params: &MdParams,
+    ) -> Result<(Arc<Peer>, Region, String), AttachError> {
+        let entry = {
+            let mut known = self.known.lock();
+            known.retain(|uuid, entry| {
+                *uuid == request.context_uuid || Arc::strong_count(entry) > 1 || entry.lock().strong_count() > 0
+            });
+            Arc::clone(known.entry(request.context_uuid).or_default())
+        };
+        let mut entry = entry.try_lock_for(params.import_timeout).ok_or_else(|| AttachError::Unreachable {
+            reason: "another import from this exporter has been waiting for its answer all the time".to_owned(),
+            remedy: "see whether the exporter is stopped, or raise UCX_IMPORT_TIMEOUT",
+        })?;
+        let claim = Claim {
+            slot: key.slot,
+            id: request.id,
+            epoch: request.epoch,
+            address: request.address,
+            length: request.length,
+            token: key.token,
+        };
+        let deadline = Deadline::after(params.import_timeout);
+        if let Some(peer) = entry.upgrade()
+            && !peer.state.is_gone()
+            && let Some((region, how)) = peer.region(key, &claim, request, &deadline).transpose()?
+        {
+            return Ok((peer, region, how));
+        }
+        let (peer, region, how) = self.connect(key, &claim, request, params, &deadline)?;
+        let peer = Arc::new(peer);
+        peer.watch(&params.service)?;
+        *entry = Arc::downgrade(&peer);
+        Ok((peer, region, how))
+    }
+
+    /// Tries the ways that are allowed, one after the other.
+    fn connect(
+        &self,
+        key: &Mkey,
+        claim: &Claim,
+        request: &AttachRequest<'_>,
+        params: &MdParams,
+        deadline: &Deadline,
+    ) -> Result<(Peer, Region, String), AttachError> {
+        let mut reasons = Vec::new();
+        let mut remedy = "allow a way to attach in UCX_SHM_ATTACH";
+        for (name, method) in METHOD_NAMES {
+            if !params.shm_methods.contains(*method) {
+                continue;
+            }
+            let attempt = if *method == Methods::SOCKET {
+                self.by_socket(key, claim, request, deadline)
+            } else {
+                direct::connect(*method, key, claim, &self.me)
+            };
+            match attempt {
+                Err(AttachError::Unreachable { reason, remedy: advice }) => {
+                    if reasons.is_empty() {
+                        remedy = advice;
+                    }
+                    reasons.push(format!("{name}: {reason}"));
+                }
+                answer => return answer,
+            }
+        }
+        let reason = if reasons.is_empty() { "no way to attach is allowed".to_owned() } else { reasons.join("; ") };
+        Err(AttachError::Unreachable { reason, remedy })
+    }
+
+    fn by_socket(
+        &self,
+        key: &Mkey,
+        claim: &Claim,
+        request: &AttachRequest<'_>,
+        deadline: &Deadline,
+    ) -> Result<(Peer, Region, String), AttachError> {
+        let mut connection = match Connection::open(&key.service, deadline) {
+            Ok(connection) => connection,
+            Err(ConnectError::Refused) => return Err(self.refused(key)),
+            Err(error) => return Err(AttachError::of_service(error)),
+        };
+        // A token is shown to the exporter only: the name may have been taken by somebody else since.
+        match connection.peer() {
+            Ok(process) => recognised(&process, &key.exporter)?,
+            Err(Errno::SRCH) => return Err(GONE),
+            Err(errno) => {
+                return Err(AttachError::Unreachable {
+                    reason: format!("the process behind the service socket cannot be told: {errno}"),
+                    remedy: "allow pidfd_open(2) and SO_PEERPIDFD",
+                });
+            }
+        }
+        let granted = connection
+            .ask(wire_request(claim, request, true), deadline)
+            .map_err(AttachError::of_service)?;
+        let (table, page) = granted.control.ok_or(AttachError::Malformed("no control descriptors"))?;
+        let table = Memfd::map_foreign(table.as_fd(), wire::TABLE_LEN, Access::Read);
+        let page = Memfd::map_foreign(page.as_fd(), wire::SLOTS_LEN, Access::ReadWrite);
+        let peer = Peer {
+            state: Arc::default(),
+            table: Arc::new(table.map_err(unsafe_memory)?),
+            slots: Arc::new(SlotSet::new(page.map_err(unsafe_memory)?, 0..wire::SLOTS)),
+            channel: Channel::Socket(Mutex::new(Some(connection))),
+        };
+        let region = Region { fd: granted.region, rights: granted.rights };
+        Ok((peer, region, BY_SOCKET.to_owned()))
+    }
+
+    /// What it means that nobody listens: in the same network namespace, that the context is gone.
+    fn refused(&self, key: &Mkey) -> AttachError {
+        if key.exporter.net_ns != 0 && key.exporter.net_ns == self.me.net_ns {
+            return AttachError::Stale("the exporting context is gone: nobody listens on its service socket");
+        }
+        AttachError::Unreachable {
+            reason: "the exporter's service socket is in another network namespace".to_owned(),
+            remedy: "run both sides in one network namespace (docker: --network container:NAME or host), or import with \
+                     ptrace rights over the exporter in its pid namespace",
+        }
+    }
+}
+
+const BY_SOCKET: &str = "descriptor passed over the exporter's service socket";
+
+pub(super) const GONE: AttachError = AttachError::Stale("the exporting process is gone");
+
+/// Whether `process` is the exporter.
+pub(super) fn recognised(process: &Process, exporter: &Identity) -> Result<(), AttachError> {
+    if process.is_dead() {
+        return Err(GONE);
+    }
+    match process.recognise(exporter) {
+        Recognition::Same => Ok(()),
+        Recognition::Other => Err(AttachError::Stale("the exporting process is gone: another one has its place")),
+        Recognition::Unknown => Err(AttachError::Unreachable {
+            reason: "whether it is the exporting process cannot be told".to_owned(),
+            remedy: "mount /proc with the exporter's pid namespace, or run Linux 6.9 or later",
+        }),
+    }
+}
+
+pub(super) fn unsafe_memory(error: ucs::mem::ForeignFdError) -> AttachError {
+    match error {
+        ucs::mem::ForeignFdError::Mem(error) => AttachError::Mem(error),
+        error => AttachError::UnsafeMemory(error),
+    }
+}
+
+fn wire_request(claim: &Claim, request: &AttachRequest<'_>, want_control: bool) -> crate::service::wire::Request {
+    crate::service::wire::Request { sequence: 0, want_control, uuid: request.context_uuid, claim: *claim }
+}
+
+impl Peer {
+    pub(super) fn direct(table: Arc<Mapping>, slots: Arc<SlotSet>, direct: Direct) -> Self {
+        Self { state: Arc::default(), table, slots, channel: Channel::Direct(direct) }
+    }
+
+    /// A region of an exporter that was reached before. `None`: its connection is of no more use.
+    fn region(
+        &self,
+        key: &Mkey,
+        claim: &Claim,
+        request: &AttachRequest<'_>,
+        deadline: &Deadline,
+    ) -> Option<Result<(Region, String), AttachError>> {
+        match &self.channel {
+            Channel::Direct(direct) => {
+                let region = direct.region(key, claim, &self.table);
+                Some(region.map(|region| (region, direct.how().to_owned())))
+            }
+            Channel::Socket(connection) => {
+                let mut connection = connection.lock();
+                let answer = connection.as_mut()?.ask(wire_request(claim, request, false), deadline);
+                match answer {
+                    Ok(granted) => {
+                        let region = Region { fd: granted.region, rights: granted.rights };
+                        Some(Ok((region, BY_SOCKET.to_owned())))
+                    }
+                    Err(error @ (ConnectError::Denied(_) | ConnectError::NoDescriptor)) => {
+                        Some(Err(AttachError::of_service(error)))
+                    }
+                    Err(ConnectError::Closed) => {
+                        *connection = None;
+                        None
+                    }
+                    Err(error) => {
+                        *connection = None;
+                        Some(Err(AttachError::of_service(error)))
+                    }
+                }
+            }
+        }
+    }
+
+    /// Has the service thread watch for its end: a pidfd where there is one, and the end of the connection, which also tells
+    /// an exec.
+    fn watch(&self, service: &Service) -> Result<(), AttachError> {
+        let mut fds = Vec::new();
+        match &self.channel {
+            Channel::Socket(connection) => {
+                if let Some(connection) = connection.lock().as_ref() {
+                    fds.push(connection.watch_fd().map_err(AttachError::of_service)?);
+                    if let Ok(process) = connection.peer() {
+                        fds.push(duplicate(&process)?);
+                    }
+                }
+            }
+            Channel::Direct(direct) => fds.push(duplicate(direct.process())?),
+        }
+        Ok(service.watch(&self.state, fds)?)
+    }
+}
+
+fn duplicate(process: &Process) -> Result<OwnedFd, AttachError> {
+    fcntl_dupfd_cloexec(process, 0).map_err(|errno| AttachError::Mem(MemError::of("dup", errno, 0)))
+}
