@@ -1,2 +1,57 @@
-//! x
-fn main(){}
+//! The project's own commands: `cargo xtask test | ci | tidy`.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `steps` | the table of what `test` does: add rows there |
+//! | `test` | running the table, the summary |
+//! | `command` | running one command: log, bound, children |
+//! | `results` | reading what `cargo test` prints |
+//! | `tidy` | rules no compiler checks: the table of checks is there |
+
+#![forbid(unsafe_code)]
+// Its output is for the person who runs it.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
+mod command;
+mod results;
+mod steps;
+mod test;
+mod tidy;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+const USAGE: &str =
+    "usage: cargo xtask test [--list | --fast | --step NAME ...]   all checks; NAME: see --list
+       cargo xtask ci                                        the same with CI=true: a skip is a failure
+       cargo xtask tidy                                      only the rules no compiler checks";
+
+/// The root of the workspace.
+fn root() -> PathBuf {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    own.parent().unwrap_or(own).to_path_buf()
+}
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let in_ci = std::env::var("CI").is_ok_and(|ci| ci == "true");
+    match args.as_slice() {
+        ["test", "--list"] => {
+            steps::list();
+            ExitCode::SUCCESS
+        }
+        ["test", options @ ..] => match test::Options::parse(options, in_ci) {
+            Ok(options) => test::run(&root(), &options),
+            Err(error) => usage(&error),
+        },
+        ["ci"] => test::run(&root(), &test::Options { in_ci: true, ..test::Options::default() }),
+        ["tidy"] => tidy::main(&root()),
+        _ => usage("one of test, ci, tidy"),
+    }
+}
+
+fn usage(error: &str) -> ExitCode {
+    eprintln!("{error}\n{USAGE}");
+    ExitCode::from(2)
+}

@@ -1,0 +1,163 @@
+//! The steps of `cargo xtask test`, in order. Another check is another row; another run of a sanitizer or of a model checker is
+//! another row of its table.
+//!
+//! In arguments and variables `{host}` stands for this machine's target triple, `{root}` for the workspace, `{target}` for
+//! cargo's target directory.
+
+/// One step.
+#[derive(Debug)]
+pub(crate) struct Step {
+    /// For `--step`, the log's file name and the summary.
+    pub(crate) name: &'static str,
+    /// What it shows, in a line.
+    pub(crate) about: &'static str,
+    /// Left out by `--fast`.
+    pub(crate) slow: bool,
+    /// Minutes after which it is killed and has failed.
+    pub(crate) minutes: u64,
+    pub(crate) action: Action,
+}
+
+/// What a step does.
+#[derive(Debug)]
+pub(crate) enum Action {
+    /// The checks of [`crate::tidy`].
+    Tidy,
+    /// A command that says by its exit status whether the step has passed.
+    Command { argv: &'static [&'static str], env: &'static [(&'static str, &'static str)] },
+    /// `cargo test` once per row, whose arguments follow `argv`. Each row must run at least one test.
+    Tests {
+        argv: &'static [&'static str],
+        rows: &'static [&'static [&'static str]],
+        env: &'static [(&'static str, &'static str)],
+    },
+    /// Builds with `argv`, then runs the first program with its output piped into the second's input. Both must exit with 0.
+    Pipe { argv: &'static [&'static str], from: &'static str, into: &'static str },
+}
+
+/// Models checked by loom.
+const LOOM: &[&[&str]] = &[&["-p", "ucs", "-p", "uct", "--lib", "loom"]];
+
+/// Tests under the thread sanitizer: code whose races a test can provoke.
+const TSAN: &[&[&str]] = &[&["-p", "ucs", "--lib", "mem::copy"]];
+
+/// The table.
+pub(crate) const STEPS: &[Step] = &[
+    Step {
+        name: "tidy",
+        about: "rules no compiler checks: layers, invariants, licences, links",
+        slow: false,
+        minutes: 5,
+        action: Action::Tidy,
+    },
+    Step {
+        name: "fmt",
+        about: "rustfmt would change nothing",
+        slow: false,
+        minutes: 5,
+        action: Action::Command { argv: &["cargo", "fmt", "--all", "--check"], env: &[] },
+    },
+    Step {
+        name: "clippy",
+        about: "no lint fires, in any target",
+        slow: false,
+        minutes: 20,
+        action: Action::Command {
+            argv: &["cargo", "clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"],
+            env: &[],
+        },
+    },
+    Step {
+        name: "doc",
+        about: "the documentation builds, its links resolve",
+        slow: false,
+        minutes: 20,
+        action: Action::Command {
+            argv: &["cargo", "doc", "--locked", "--workspace", "--no-deps"],
+            env: &[("RUSTDOCFLAGS", "-D warnings")],
+        },
+    },
+    Step {
+        name: "test",
+        about: "unit, integration and documentation tests",
+        slow: false,
+        minutes: 40,
+        action: Action::Tests {
+            argv: &["cargo", "test", "--locked", "--workspace", "--no-fail-fast"],
+            rows: &[&[]],
+            env: &[],
+        },
+    },
+    Step {
+        name: "loom",
+        about: "models of the lock-free parts, all interleavings",
+        slow: true,
+        minutes: 30,
+        action: Action::Tests {
+            argv: &["cargo", "test", "--locked", "--release"],
+            rows: LOOM,
+            env: &[("RUSTFLAGS", "--cfg loom"), ("CARGO_TARGET_DIR", "{target}/loom")],
+        },
+    },
+    Step {
+        name: "tsan",
+        about: "the thread sanitizer sees no race",
+        slow: true,
+        minutes: 30,
+        action: Action::Tests {
+            // -R: the sanitizer's shadow memory does not go with every random layout.
+            argv: &["setarch", "-R", "cargo", "test", "--locked", "--target", "{host}"],
+            rows: TSAN,
+            env: &[
+                // The sanitizers are unstable options of the stable compiler.
+                ("RUSTC_BOOTSTRAP", "1"),
+                ("RUSTFLAGS", "-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer --cfg rucx_tsan"),
+                ("TSAN_OPTIONS", "suppressions={root}/ci/tsan.supp halt_on_error=1"),
+                ("CARGO_TARGET_DIR", "{target}/tsan"),
+            ],
+        },
+    },
+    Step {
+        name: "examples",
+        about: "the README's two programs, host | dpu",
+        slow: false,
+        minutes: 15,
+        action: Action::Pipe {
+            argv: &["cargo", "build", "--locked", "--release", "-p", "rucx-examples", "--examples"],
+            from: "{target}/release/examples/host",
+            into: "{target}/release/examples/dpu",
+        },
+    },
+    Step {
+        name: "demo",
+        about: "./run demo exits with 0",
+        slow: false,
+        minutes: 15,
+        action: Action::Command {
+            argv: &["cargo", "run", "--locked", "-q", "--release", "-p", "rucx-cli", "--", "demo"],
+            env: &[],
+        },
+    },
+];
+
+/// Prints the table.
+pub(crate) fn list() {
+    for step in STEPS {
+        println!("{:<9} {}{}", step.name, step.about, if step.slow { " (not with --fast)" } else { "" });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_rows_are_there() {
+        for (at, step) in STEPS.iter().enumerate() {
+            assert!(STEPS[..at].iter().all(|other| other.name != step.name), "{}", step.name);
+            if let Action::Tests { rows, .. } = &step.action {
+                assert!(!rows.is_empty(), "{} would test nothing", step.name);
+            }
+        }
+    }
+}
