@@ -1,1 +1,54 @@
-//! To follow.
+//! rucx's programming interface.
+//!
+//! A *host* process maps memory and exports it; a *DPU* process, which shares nothing with it but the handle's bytes, imports it
+//! and reads and writes the host's memory; the host revokes it.
+//!
+//! ```
+//! use ucp::{Context, Features, MemMap};
+//!
+//! # fn main() -> Result<(), ucp::Error> {
+//! // HOST
+//! let ctx = Context::builder().features(Features::EXPORTED_MEMH).build()?;
+//! let mem = ctx.mem_map(MemMap::allocate(1 << 20).exported())?;
+//! mem.write(0, b"hello")?;
+//! let handle = mem.memh_pack()?; // its bytes are a secret: send them through a pipe or a 0600 file, never in argv
+//!
+//! // DPU: another process, usually
+//! let dpu = Context::builder().features(Features::EXPORTED_MEMH).build()?;
+//! let host = dpu.mem_import(handle.as_bytes())?;
+//! let mut hello = [0; 5];
+//! host.read(0, &mut hello)?;
+//! assert_eq!(&hello, b"hello");
+//!
+//! // HOST
+//! handle.revoke()?;
+//! assert_eq!(host.read(0, &mut hello).unwrap_err().status(), ucs::Status::Stale);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Memory: three types, by who can see it
+//!
+//! | type | who can touch it |
+//! |---|---|
+//! | [`Buf`] | only this process: plain slices |
+//! | [`Region`] | peers may, too: copying accessors, no references |
+//! | [`ImportedRegion`] | it is somebody else's |
+
+#![forbid(unsafe_code)]
+
+pub mod config;
+mod context;
+mod error;
+mod mem;
+pub mod wire;
+
+pub use context::{Context, ContextBuilder, Features, InitError, Stats};
+pub use error::Error;
+pub use mem::{
+    Buf, ImportError, ImportedRegion, MapError, MdOutcome, MdResult, MdResults, MemMap, PackError, PackedMemh, Region,
+    RegionReader, RegionWriter, read_handle,
+};
+pub use ucs::Status;
+pub use uct::export::NotRevoked;
+pub use uct::memory::{AccessError, MappedView, RawMem, Rights, StableBuf, StableBufMut, StaleReason};

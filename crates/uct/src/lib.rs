@@ -11,11 +11,13 @@
 //! | [`service`] | the per-context socket over which importers get descriptors |
 //! | [`process`] | telling one process from another that has its pid |
 //! | [`transports`] | the implementations |
+//! | [`config`] | the variables transports read |
 //! | [`wire`] | bounded reading and writing of bytes |
 
 #![deny(unsafe_code)]
 
 pub mod api;
+pub mod config;
 pub mod export;
 pub mod memory;
 pub mod process;

@@ -245,7 +245,7 @@ impl LocalMem {
     /// Whether rucx allocated it.
     #[must_use]
     pub fn is_allocated(&self) -> bool {
-        matches!(self.backing, Backing::Memfd { .. } | Backing::Anonymous { .. })
+        matches!(self.backing, Backing::Memfd { .. } | Backing::Anonymous { .. } | Backing::Empty)
     }
 
     /// Notes that a peer may be given a way to it, for ever.

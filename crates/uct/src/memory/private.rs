@@ -9,9 +9,7 @@
 use std::sync::Arc;
 use std::{fmt, slice};
 
-use ucs::mem::MemError;
-
-use super::{LocalMem, Rights};
+use super::LocalMem;
 
 /// Allocated memory that nobody else can reach: `&[u8]` and `&mut [u8]` at full speed.
 pub struct PrivateMem {
@@ -20,20 +18,12 @@ pub struct PrivateMem {
 }
 
 impl PrivateMem {
-    /// Allocates `len` bytes (> 0), zeroed, in a sealed memfd, so that it can be exported once it is shared.
+    /// Takes memory that was just allocated.
     ///
     /// # Errors
-    /// [`MemError`], naming the limit where it was one.
-    pub fn memfd(len: usize) -> Result<Self, MemError> {
-        Ok(Self { mem: Arc::new(LocalMem::memfd(len, Rights::READ_WRITE)?) })
-    }
-
-    /// Allocates `len` bytes (> 0), zeroed, of this process alone.
-    ///
-    /// # Errors
-    /// [`MemError`], naming the limit where it was one.
-    pub fn anonymous(len: usize) -> Result<Self, MemError> {
-        Ok(Self { mem: Arc::new(LocalMem::anonymous(len, Rights::READ_WRITE)?) })
+    /// The memory itself, when it was not allocated here, or a key to it was packed.
+    pub fn new(mem: LocalMem) -> Result<Self, Arc<LocalMem>> {
+        Self::reclaim(Arc::new(mem))
     }
 
     /// Takes back memory that was shared: possible when it was allocated here, was never packed for a peer, and nothing else

@@ -16,3 +16,14 @@ pub fn components() -> &'static [&'static dyn Component] {
         &shm::ShmComponent,
     ]
 }
+
+/// Names in `UCX_TLS` that stand for several transports, as in C UCX.
+pub const ALIASES: &[(&str, &[&str])] =
+    &[("sm", &["shm", "cma"]), ("shm", &["shm", "cma"]), ("mm", &["shm"]), ("posix", &["shm"])];
+
+/// Transports of C UCX that rucx does not have in this version: allowed in `UCX_TLS`, where they change nothing.
+pub const NOT_HERE: &[&str] = &[
+    "cma", "tcp", "sysv", "xpmem", "knem", "ib", "rc", "rc_v", "rc_x", "rc_verbs", "rc_mlx5", "ud", "ud_v", "ud_x",
+    "ud_verbs", "ud_mlx5", "dc", "dc_x", "dc_mlx5", "cuda", "cuda_copy", "cuda_ipc", "gdr_copy", "rocm", "rocm_copy",
+    "rocm_ipc", "ugni", "gga", "gga_mlx5",
+];

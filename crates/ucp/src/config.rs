@@ -1,0 +1,13 @@
+//! The variables rucx reads, under the names C UCX's users know: default < environment < builder.
+
+use ucs::config::{AllowList, AnyVar, Var};
+
+/// Transports that may be used.
+pub const TLS: Var<AllowList> = Var::new("UCX_TLS", "all", "Transports that may be used; a leading ^ means all but these");
+
+/// Bound of the imports of a context.
+pub const MAX_IMPORTS: Var<usize> =
+    Var::new("UCX_MAX_IMPORTS", "65536", "How many imported regions of a context may be alive at once");
+
+/// All variables of this crate; [`uct::config::VARS`] has those of the transports.
+pub const VARS: &[&dyn AnyVar] = &[&TLS, &MAX_IMPORTS];

@@ -1,0 +1,311 @@
+//! Contexts.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bitflags::bitflags;
+use ucs::Status;
+use ucs::config::{Config, ConfigBuilder, ConfigError, Env, UnknownNames};
+use ucs::fork::{self, Generation};
+use ucs::mem::MemError;
+use uct::LocalMem;
+use uct::api::{AllocError, Component, Md, MdFlags, OpenError};
+use uct::export::{ExportError, ExportTable};
+use uct::memory::{PrivateMem, Rights};
+use uct::service::Service;
+
+use crate::config::{MAX_IMPORTS, TLS, VARS};
+use crate::mem::{Buf, ImportCache, ImportError, ImportedRegion, MapError, MdResults, MemMap, Region};
+
+bitflags! {
+    /// What a context is to be used for (`UCP_FEATURE_*`).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    #[doc(alias = "ucp_feature")]
+    #[doc(alias = "UCP_FEATURE_EXPORTED_MEMH")]
+    pub struct Features: u64 {
+        /// Exporting memory, and importing what others have exported.
+        const EXPORTED_MEMH = 1 << 6;
+    }
+}
+
+/// A context could not be made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InitError {
+    /// A variable or a setting of the builder is wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A list names what does not exist.
+    #[error("{variable}: {error}")]
+    UnknownNames {
+        /// The variable.
+        variable: &'static str,
+        /// What is unknown.
+        error: UnknownNames,
+    },
+    /// No transport is left.
+    #[error("no transport can be used: {reasons}")]
+    NoTransports {
+        /// Why each of those that exist cannot.
+        reasons: MdResults,
+    },
+    /// The export table could not be made.
+    #[error(transparent)]
+    Export(#[from] ExportError),
+}
+
+impl InitError {
+    /// The one-byte status.
+    pub fn status(&self) -> Status {
+        match self {
+            Self::Config(error) => error.status(),
+            Self::UnknownNames { error, .. } => error.status(),
+            Self::NoTransports { .. } => Status::NoDevice,
+            Self::Export(error) => error.status(),
+        }
+    }
+
+    /// What to do about it.
+    #[must_use]
+    pub fn remedy(&self) -> String {
+        match self {
+            Self::Config(error) => error.remedy(),
+            Self::UnknownNames { error, .. } => error.remedy(),
+            Self::NoTransports { .. } => "allow one of them in UCX_TLS".to_owned(),
+            Self::Export(error) => error.remedy().to_owned(),
+        }
+    }
+}
+
+/// Makes a [`Context`].
+#[derive(Debug)]
+#[must_use]
+pub struct ContextBuilder {
+    features: Features,
+    config: ConfigBuilder,
+}
+
+impl ContextBuilder {
+    /// What the context is to be used for. None, by default.
+    pub fn features(mut self, features: Features) -> Self {
+        self.features |= features;
+        self
+    }
+
+    /// Sets a variable, whatever the environment says: `set("UCX_TLS", "shm")`.
+    pub fn set(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.config = self.config.set(name, value);
+        self
+    }
+
+    /// Reads this environment instead of the process's.
+    pub fn env(mut self, env: Env) -> Self {
+        self.config = self.config.env(env);
+        self
+    }
+
+    /// Reads no environment.
+    pub fn ignore_env(mut self) -> Self {
+        self.config = self.config.ignore_env();
+        self
+    }
+
+    /// Makes the context: reads the configuration and opens the memory domains of the transports that may be used.
+    ///
+    /// # Errors
+    /// [`InitError`].
+    #[doc(alias = "ucp_init")]
+    pub fn build(self) -> Result<Context, InitError> {
+        let config = self.config.build()?;
+        let components = uct::transports::components();
+        let mut known: Vec<&str> = components.iter().map(|component| component.name()).collect();
+        known.extend(uct::transports::NOT_HERE);
+        let unknown = |variable| move |error| InitError::UnknownNames { variable, error };
+        let allowed =
+            config.get(&TLS).resolve(&known, uct::transports::ALIASES).map_err(unknown(TLS.name()))?;
+        let exports = Arc::new(ExportTable::new(config.get(&uct::config::REVOKE_TIMEOUT))?);
+        let service = Arc::new(Service::new(Arc::clone(&exports)));
+        let params = uct::config::md_params(&config, &exports, &service)
+            .map_err(unknown(uct::config::SHM_ATTACH.name()))?;
+        let mut mds = Vec::new();
+        let mut left_out = MdResults::default();
+        for component in components {
+            if !allowed.allows(component.name()) {
+                left_out.push(component.id(), Err("not allowed by UCX_TLS".to_owned()));
+                continue;
+            }
+            for resource in component.query_mds() {
+                match component.open_md(&resource, &params) {
+                    Ok(md) => mds.push(OpenMd { component: *component, md }),
+                    Err(error) => left_out.push(component.id(), Err(describe(&error))),
+                }
+            }
+        }
+        if mds.is_empty() {
+            return Err(InitError::NoTransports { reasons: left_out });
+        }
+        let inner = ContextInner {
+            features: self.features,
+            generation: fork::generation(),
+            import_timeout: config.get(&uct::config::IMPORT_TIMEOUT),
+            imports: ImportCache::new(config.get(&MAX_IMPORTS)),
+            config,
+            exports,
+            service,
+            mds,
+            left_out,
+        };
+        Ok(Context { inner: Arc::new(inner) })
+    }
+}
+
+fn describe(error: &OpenError) -> String {
+    tracing::debug!(%error, "a memory domain cannot be opened");
+    format!("{error} ({})", error.remedy())
+}
+
+/// A memory domain that this context has opened.
+#[derive(Debug)]
+pub(crate) struct OpenMd {
+    pub(crate) component: &'static dyn Component,
+    pub(crate) md: Arc<dyn Md>,
+}
+
+pub(crate) struct ContextInner {
+    features: Features,
+    generation: Generation,
+    pub(crate) import_timeout: Duration,
+    config: Config,
+    pub(crate) exports: Arc<ExportTable>,
+    service: Arc<Service>,
+    pub(crate) mds: Vec<OpenMd>,
+    /// Transports that are not used, and why.
+    pub(crate) left_out: MdResults,
+    pub(crate) imports: ImportCache,
+}
+
+impl ContextInner {
+    /// Whether this is a fork's child: nothing of the context may be used there.
+    pub(crate) fn is_forked(&self) -> bool {
+        !self.generation.is_current()
+    }
+
+    pub(crate) fn has(&self, features: Features) -> bool {
+        self.features.contains(features)
+    }
+
+    /// Has kept memory freed as soon as it is drained.
+    pub(crate) fn sweep(&self) {
+        self.service.sweep();
+    }
+
+    /// Allocates `len` bytes (> 0), by a memory domain that can, or of this process alone.
+    pub(crate) fn alloc(&self, len: usize, rights: Rights) -> Result<LocalMem, MemError> {
+        let allocates = |open: &&OpenMd| open.md.attr().flags.contains(MdFlags::ALLOC);
+        match self.mds.iter().find(allocates).map(|open| open.md.alloc(len, rights)) {
+            Some(Ok(mem)) => Ok(mem),
+            Some(Err(AllocError::Mem(error))) => Err(error),
+            Some(Err(_)) | None => LocalMem::anonymous(len, rights),
+        }
+    }
+}
+
+/// Where everything begins (`ucp_context_h`): the transports in use, and what is exported and imported through them.
+///
+/// Send + Sync, and cheap to clone: clones are the same context. Regions keep it alive. Several contexts in one process share
+/// nothing. A fork's child cannot use its parent's contexts: all calls answer an error there.
+#[derive(Clone)]
+#[doc(alias = "ucp_context_h")]
+pub struct Context {
+    pub(crate) inner: Arc<ContextInner>,
+}
+
+/// Figures of a context.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Exports alive.
+    pub exports: usize,
+    /// Imported regions alive.
+    pub imports: usize,
+    /// Bytes of revoked memory that is kept because an importer's access has not ended.
+    pub kept_bytes: u64,
+}
+
+impl Context {
+    /// Begins to make a context.
+    pub fn builder() -> ContextBuilder {
+        let config = Config::builder(VARS).vars(uct::config::VARS);
+        ContextBuilder { features: Features::default(), config }
+    }
+
+    /// Maps memory: allocates it, takes a buffer, or names an address range.
+    ///
+    /// # Errors
+    /// [`MapError`].
+    #[doc(alias = "ucp_mem_map")]
+    pub fn mem_map(&self, map: MemMap) -> Result<Region, MapError> {
+        Region::map(&self.inner, map)
+    }
+
+    /// Allocates `len` zeroed bytes that only this process can see.
+    ///
+    /// # Errors
+    /// [`MapError`].
+    pub fn buf(&self, len: usize) -> Result<Buf, MapError> {
+        Buf::allocate(&self.inner, len)
+    }
+
+    /// Imports memory that another process has exported (`ucp_mem_map` with `exported_memh_buffer` in C UCX): `bytes` are those
+    /// of its [`PackedMemh`](crate::PackedMemh).
+    ///
+    /// May block, at most `UCX_IMPORT_TIMEOUT`. Importing the same handle again answers the same attachment.
+    ///
+    /// # Errors
+    /// [`ImportError`].
+    #[doc(alias = "ucp_memh_buffer_release")]
+    #[doc(alias = "exported_memh_buffer")]
+    pub fn mem_import(&self, bytes: &[u8]) -> Result<ImportedRegion, ImportError> {
+        ImportedRegion::import(&self.inner, bytes)
+    }
+
+    /// The configuration in force.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.inner.config
+    }
+
+    /// The transports in use, with their attributes.
+    pub fn transports(&self) -> impl Iterator<Item = (&'static dyn Component, &Arc<dyn Md>)> {
+        self.inner.mds.iter().map(|open| (open.component, &open.md))
+    }
+
+    /// Figures.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        if self.inner.is_forked() {
+            return Stats::default();
+        }
+        let exports = self.inner.exports.stats();
+        Stats { exports: exports.live, imports: self.inner.imports.len(), kept_bytes: exports.kept_bytes }
+    }
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+impl fmt::Debug for ContextInner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = self.mds.iter().map(|open| open.component.name()).collect();
+        f.debug_struct("Context").field("features", &self.features).field("transports", &names).finish_non_exhaustive()
+    }
+}
+
+/// Memory of this process alone, from fresh memory.
+pub(crate) fn private(mem: LocalMem) -> Result<PrivateMem, MapError> {
+    PrivateMem::new(mem).map_err(|_| MapError::Shared)
+}

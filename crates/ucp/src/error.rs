@@ -1,0 +1,58 @@
+//! One error for `?`.
+
+use ucs::Status;
+use uct::export::NotRevoked;
+use uct::memory::AccessError;
+
+use crate::{ImportError, InitError, MapError, PackError};
+
+/// Any error of this crate: for programs that pass errors on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A context could not be made.
+    #[error(transparent)]
+    Init(#[from] InitError),
+    /// Memory could not be mapped.
+    #[error(transparent)]
+    Map(#[from] MapError),
+    /// A handle could not be packed.
+    #[error(transparent)]
+    Pack(#[from] PackError),
+    /// A handle could not be imported.
+    #[error(transparent)]
+    Import(#[from] ImportError),
+    /// Memory could not be accessed.
+    #[error(transparent)]
+    Access(#[from] AccessError),
+    /// An export could not be drained in time.
+    #[error(transparent)]
+    NotRevoked(#[from] NotRevoked),
+}
+
+impl Error {
+    /// The one-byte status.
+    pub fn status(&self) -> Status {
+        match self {
+            Self::Init(error) => error.status(),
+            Self::Map(error) => error.status(),
+            Self::Pack(error) => error.status(),
+            Self::Import(error) => error.status(),
+            Self::Access(error) => error.status(),
+            Self::NotRevoked(error) => error.status(),
+        }
+    }
+
+    /// What to do about it.
+    #[must_use]
+    pub fn remedy(&self) -> String {
+        match self {
+            Self::Init(error) => error.remedy(),
+            Self::Map(error) => error.remedy(),
+            Self::Pack(error) => error.remedy(),
+            Self::Import(error) => error.remedy(),
+            Self::Access(error) => error.remedy().to_owned(),
+            Self::NotRevoked(error) => error.remedy().to_owned(),
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! Exporting a region: the packed handle.
+
+use std::fmt;
+use std::io::{self, Read};
+use std::sync::{Arc, Weak};
+
+use ucs::Status;
+use uct::api::{ComponentId, PackFlags};
+use uct::export::{Export, ExportError, NotRevoked};
+
+use super::{MdResults, Region};
+use crate::Features;
+use crate::context::ContextInner;
+use crate::wire::handle::{self, Entry, Handle};
+
+/// A region could not be exported.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PackError {
+    /// The context was not made for that.
+    #[error("the context was made without Features::EXPORTED_MEMH")]
+    FeatureMissing,
+    /// No transport in use can export this memory.
+    #[error("no transport in use can export it: {results}")]
+    NotExportable {
+        /// What each said.
+        results: MdResults,
+    },
+    /// The export table has no room, or could not be made.
+    #[error(transparent)]
+    Export(#[from] ExportError),
+    /// A transport that can export it has failed.
+    #[error("{component}: {error}")]
+    Md {
+        /// Which.
+        component: ComponentId,
+        /// How.
+        error: uct::api::PackError,
+    },
+    /// The handle would be longer than the format allows.
+    #[error("the handle would be too long")]
+    TooLong,
+    /// The region belongs to the parent process of a fork.
+    #[error("this region belongs to the parent process: a fork's child must make its own context")]
+    Forked,
+}
+
+impl PackError {
+    /// The one-byte status.
+    pub fn status(&self) -> Status {
+        match self {
+            Self::FeatureMissing => Status::InvalidParam,
+            Self::NotExportable { .. } => Status::Unsupported,
+            Self::Export(error) => error.status(),
+            Self::Md { error, .. } => error.status(),
+            Self::TooLong => Status::ExceedsLimit,
+            Self::Forked => Status::Forked,
+        }
+    }
+
+    /// What to do about it.
+    #[must_use]
+    pub fn remedy(&self) -> String {
+        use uct::api::PackError as MdError;
+        match self {
+            Self::FeatureMissing => "make the context with features(Features::EXPORTED_MEMH)",
+            Self::NotExportable { .. } => "use memory of MemMap::allocate, or allow more transports in UCX_TLS",
+            Self::Export(error) | Self::Md { error: MdError::Export(error), .. } => error.remedy(),
+            Self::Md { error: MdError::Service(error), .. } => error.remedy(),
+            Self::Md { error: MdError::Mem(error), .. } => error.remedy(),
+            Self::Md { .. } => "leave the transport out with UCX_TLS",
+            Self::TooLong => "allow fewer transports in UCX_TLS",
+            Self::Forked => "create a new Context in the child",
+        }
+        .to_owned()
+    }
+}
+
+/// The handle of an export: bytes for another process, and the means to revoke it. Send + Sync.
+///
+/// **The bytes are a secret**: who has them may do with the region what its rights allow, until it is revoked. Send them through
+/// a pipe, a socket or a file only the other side can read; never in the arguments of a command. `Debug` does not show them.
+#[doc(alias = "ucp_memh_pack")]
+pub struct PackedMemh {
+    bytes: Vec<u8>,
+    /// `None` for a region without bytes: there is nothing to revoke.
+    export: Option<Arc<Export>>,
+    ctx: Weak<ContextInner>,
+    results: MdResults,
+}
+
+impl PackedMemh {
+    pub(super) fn pack(region: &Region) -> Result<Self, PackError> {
+        let ctx = &region.ctx;
+        if ctx.is_forked() {
+            return Err(PackError::Forked);
+        }
+        if !ctx.has(Features::EXPORTED_MEMH) {
+            return Err(PackError::FeatureMissing);
+        }
+        let mut content = Handle {
+            address: region.address(),
+            length: region.len() as u64,
+            context_uuid: *ctx.exports.uuid(),
+            registration_id: 0,
+            epoch: 0,
+            entries: Vec::with_capacity(region.registrations.len()),
+        };
+        if region.is_empty() {
+            let bytes = content.encode().map_err(|_| PackError::TooLong)?;
+            return Ok(Self { bytes, export: None, ctx: Arc::downgrade(ctx), results: MdResults::default() });
+        }
+        if region.registrations.is_empty() {
+            return Err(PackError::NotExportable { results: region.md_results().clone() });
+        }
+        let export = ctx.exports.publish(&region.mem)?;
+        content.registration_id = export.claim().id;
+        content.epoch = export.claim().epoch;
+        let mut results = MdResults::default();
+        match Self::pack_entries(region, &export, &mut results) {
+            Ok(entries) => content.entries = entries,
+            Err(error) => {
+                let _ = export.revoke();
+                return Err(error);
+            }
+        }
+        let bytes = content.encode().map_err(|_| PackError::TooLong)?;
+        let export = Arc::new(export);
+        region.exports.lock().push(Arc::clone(&export));
+        Ok(Self { bytes, export: Some(export), ctx: Arc::downgrade(ctx), results })
+    }
+
+    fn pack_entries(region: &Region, export: &Export, results: &mut MdResults) -> Result<Vec<Entry>, PackError> {
+        let mut entries = Vec::with_capacity(region.registrations.len());
+        for registration in &region.registrations {
+            let attr = region.ctx.mds[registration.md].md.attr();
+            let component = attr.component;
+            let failed = |error| PackError::Md { component, error };
+            let size = registration.memh.packed_size(PackFlags::EXPORT).map_err(failed)?;
+            let mut mkey = vec![0; size];
+            registration.memh.pack(export, PackFlags::EXPORT, &mut mkey).map_err(failed)?;
+            results.push(component, Ok(format!("a key of {size} bytes")));
+            let global_id = attr.global_id.as_bytes().to_vec();
+            entries.push(Entry { component: component.0, mandatory: false, global_id, mkey });
+        }
+        entries.sort_by(|a, b| (a.component, &a.global_id).cmp(&(b.component, &b.global_id)));
+        Ok(entries)
+    }
+
+    /// The handle's bytes: a secret.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// What each transport packed.
+    #[must_use]
+    pub fn md_results(&self) -> &MdResults {
+        &self.results
+    }
+
+    /// Ends the export, for ever: the handle is `Stale` from here on. When this answers `Ok`, no access through `read` and
+    /// `write` of an import is in flight any more, nor will one begin. Other exports of the region live on. Calling it again is
+    /// allowed.
+    ///
+    /// Blocks at most `UCX_REVOKE_TIMEOUT`. A view that an importer has mapped stays mapped (see the transport's capability
+    /// `revocable`).
+    ///
+    /// # Errors
+    /// [`NotRevoked`]: an importer that has begun an access, and was stopped perhaps, has not ended it. New accesses are refused
+    /// all the same; the memory is kept until that access has ended.
+    pub fn revoke(&self) -> Result<(), NotRevoked> {
+        let Some(export) = &self.export else { return Ok(()) };
+        let verdict = export.revoke();
+        if verdict.is_err()
+            && let Some(ctx) = self.ctx.upgrade()
+        {
+            ctx.sweep();
+        }
+        verdict
+    }
+}
+
+impl fmt::Debug for PackedMemh {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let id = self.export.as_ref().map_or(0, |export| export.claim().id);
+        write!(f, "PackedMemh {{ export: {id}, bytes: <{} secret bytes> }}", self.bytes.len())
+    }
+}
+
+/// Reads one handle from a stream, which may go on after it: a handle tells its own length.
+///
+/// # Errors
+/// The stream's; `InvalidData` when what comes is no handle, `UnexpectedEof` when it ends too early.
+pub fn read_handle(from: &mut impl Read) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; handle::PREFIX_LEN];
+    from.read_exact(&mut bytes)?;
+    let total = handle::total_len(&bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+    bytes.resize(total, 0);
+    from.read_exact(&mut bytes[handle::PREFIX_LEN..])?;
+    Ok(bytes)
+}

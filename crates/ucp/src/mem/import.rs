@@ -1,0 +1,424 @@
+//! Importing what another process has exported.
+
+use std::fmt;
+use std::sync::Arc;
+
+use ucs::Status;
+use ucs::mem::MemError;
+use uct::api::{AttachError, AttachRequest, Attachment, ComponentId, GlobalId, MdFlags};
+use uct::memory::{AccessError, MappedView, Rights, StaleReason};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use super::MdResults;
+use super::import_cache::{Key, Lookup};
+use crate::Features;
+use crate::context::{ContextInner, OpenMd};
+use crate::wire::handle::{self, Entry, Handle, HandleError};
+
+/// A handle could not be imported.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ImportError {
+    /// The context was not made for that.
+    #[error("the context was made without Features::EXPORTED_MEMH")]
+    FeatureMissing,
+    /// The bytes are no handle of an export.
+    #[error("not a valid handle: {0}")]
+    InvalidHandle(#[from] HandleError),
+    /// The bytes are a handle, and its exporter says that it made no such one.
+    #[error("not a valid handle: {results}")]
+    Forged {
+        /// What each transport said.
+        results: MdResults,
+    },
+    /// The token is wrong.
+    #[error("access denied: {results}")]
+    AccessDenied {
+        /// What each transport said.
+        results: MdResults,
+    },
+    /// The export was revoked or dropped, or its process is gone.
+    #[error("stale: {results}")]
+    Stale {
+        /// What each transport said.
+        results: MdResults,
+    },
+    /// No transport reaches the exporter.
+    #[error("unreachable: the exporter offers {}; here: {results}", Offers(.offered))]
+    Unreachable {
+        /// What the exporter offers.
+        offered: Vec<Offer>,
+        /// What each transport said.
+        results: MdResults,
+        /// What to do about it, as the transport that came nearest says.
+        advice: &'static str,
+    },
+    /// A limit of this process or system.
+    #[error("{error} ({results})")]
+    Mem {
+        /// Which, and how far.
+        error: MemError,
+        /// What each transport said.
+        results: MdResults,
+    },
+    /// As many imports are alive as may be.
+    #[error("{limit} imported regions are alive in this context, and UCX_MAX_IMPORTS allows no more")]
+    TooMany {
+        /// How many may be.
+        limit: usize,
+    },
+    /// Another thread is importing the same handle, and has waited for the exporter all the time.
+    #[error("another thread has been importing the same handle for all of UCX_IMPORT_TIMEOUT")]
+    TimedOut,
+    /// The context belongs to the parent process of a fork.
+    #[error("this context belongs to the parent process: a fork's child must make its own")]
+    Forked,
+}
+
+/// What an exporter offers: a component, and where its key means something.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// The component.
+    pub component: ComponentId,
+    /// The scope of its key.
+    pub global_id: GlobalId,
+}
+
+struct Offers<'a>(&'a [Offer]);
+
+impl fmt::Display for Offers<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, offer) in self.0.iter().enumerate() {
+            let separator = if index == 0 { "" } else { ", " };
+            write!(f, "{separator}{} ({})", offer.component, offer.global_id)?;
+        }
+        f.write_str(if self.0.is_empty() { "nothing" } else { "" })
+    }
+}
+
+impl ImportError {
+    /// The one-byte status.
+    pub fn status(&self) -> Status {
+        match self {
+            Self::FeatureMissing => Status::InvalidParam,
+            Self::InvalidHandle(_) | Self::Forged { .. } => Status::InvalidHandle,
+            Self::AccessDenied { .. } => Status::AccessDenied,
+            Self::Stale { .. } => Status::Stale,
+            Self::Unreachable { .. } => Status::Unreachable,
+            Self::Mem { error, .. } => error.status(),
+            Self::TooMany { .. } => Status::ExceedsLimit,
+            Self::TimedOut => Status::TimedOut,
+            Self::Forked => Status::Forked,
+        }
+    }
+
+    /// What to do about it.
+    #[must_use]
+    pub fn remedy(&self) -> String {
+        match self {
+            Self::FeatureMissing => "make the context with features(Features::EXPORTED_MEMH)",
+            Self::InvalidHandle(_) | Self::Forged { .. } | Self::AccessDenied { .. } => {
+                "pass on exactly the bytes that memh_pack gave"
+            }
+            Self::Stale { .. } => "ask the owner for a new handle and import that",
+            Self::Unreachable { advice, .. } => advice,
+            Self::Mem { error, .. } => error.remedy(),
+            Self::TooMany { .. } => "drop imports that are no longer used, or raise UCX_MAX_IMPORTS",
+            Self::TimedOut => "see whether the exporter is stopped, or raise UCX_IMPORT_TIMEOUT",
+            Self::Forked => "create a new Context in the child",
+        }
+        .to_owned()
+    }
+}
+
+/// An attachment, shared by all imports of the same handle.
+pub(crate) struct Imported {
+    ctx: Arc<ContextInner>,
+    key: Key,
+    bytes: Vec<u8>,
+    memory: Arc<dyn Attachment>,
+    component: ComponentId,
+    results: MdResults,
+}
+
+impl Imported {
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    pub(super) fn is_alive(&self) -> bool {
+        self.memory.check().is_ok()
+    }
+}
+
+impl fmt::Debug for Imported {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut out = f.debug_struct("ImportedRegion");
+        out.field("transport", &self.component).field("len", &self.memory.len()).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Imported {
+    fn drop(&mut self) {
+        if !self.ctx.is_forked() {
+            self.ctx.imports.forget(&self.key);
+        }
+    }
+}
+
+/// Another process's memory, imported.
+///
+/// `read` and `write` take part in the owner's revocation; they may block when many threads use them, at most
+/// `UCX_IMPORT_TIMEOUT`. Clones are the same import; the last one dropped detaches. Send + Sync, and usable by many threads at
+/// once.
+#[derive(Clone, Debug)]
+pub struct ImportedRegion {
+    /// `None` for memory without bytes.
+    imported: Option<Arc<Imported>>,
+}
+
+impl ImportedRegion {
+    pub(crate) fn import(ctx: &Arc<ContextInner>, bytes: &[u8]) -> Result<Self, ImportError> {
+        if ctx.is_forked() {
+            return Err(ImportError::Forked);
+        }
+        if !ctx.has(Features::EXPORTED_MEMH) {
+            return Err(ImportError::FeatureMissing);
+        }
+        let Some(key) = handle::cache_key(bytes) else {
+            let decoded = decode(bytes)?;
+            debug_assert!(decoded.length == 0, "bytes without a key are no handle");
+            return Ok(Self { imported: None });
+        };
+        if key.1 == 0 {
+            // No export has this id: either a handle of no bytes, or none at all.
+            decode(bytes)?;
+            return Ok(Self { imported: None });
+        }
+        match ctx.imports.lookup(key, bytes, ctx.import_timeout) {
+            Lookup::Hit(imported) => Ok(Self { imported: Some(imported) }),
+            Lookup::Full => Err(ImportError::TooMany { limit: ctx.imports.limit() }),
+            Lookup::TimedOut => Err(ImportError::TimedOut),
+            Lookup::Miss(vacancy) => match decode(bytes).map_err(ImportError::from).and_then(|content| attach(ctx, &content)) {
+                Ok(attached) => {
+                    let (memory, component, results) = attached;
+                    let ctx = Arc::clone(ctx);
+                    let imported = Arc::new(Imported { ctx, key, bytes: bytes.to_vec(), memory, component, results });
+                    vacancy.fill(&imported);
+                    Ok(Self { imported: Some(imported) })
+                }
+                Err(error) => {
+                    drop(vacancy);
+                    ctx.imports.forget(&key);
+                    Err(error)
+                }
+            },
+        }
+    }
+
+    /// How many bytes.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.imported.as_ref().map_or(0, |imported| imported.memory.len())
+    }
+
+    /// Whether it has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What may be done with it.
+    #[must_use]
+    pub fn rights(&self) -> Rights {
+        self.imported.as_ref().map_or(Rights::READ_WRITE, |imported| imported.memory.rights())
+    }
+
+    /// The transport that reaches it, by its name in `UCX_TLS`; `none` for memory without bytes.
+    #[must_use]
+    pub fn transport(&self) -> &'static str {
+        self.imported.as_ref().and_then(|imported| imported.component.name()).unwrap_or("none")
+    }
+
+    /// What each transport said when it was imported: which one was chosen, how, and why not the others.
+    #[must_use]
+    pub fn md_results(&self) -> MdResults {
+        self.imported.as_ref().map(|imported| imported.results.clone()).unwrap_or_default()
+    }
+
+    /// Whether both are the same attachment.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        match (&self.imported, &other.imported) {
+            (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+            (None, None) => true,
+            _ => false,
+        }
+    }
+
+    /// Whether the export still lives, as far as is known.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn check(&self) -> Result<(), StaleReason> {
+        self.imported.as_ref().map_or(Ok(()), |imported| imported.memory.check())
+    }
+
+    /// Copies from `offset` on into `dst`.
+    ///
+    /// # Errors
+    /// [`AccessError`], which tells how many bytes were copied before.
+    pub fn read(&self, offset: u64, dst: &mut [u8]) -> Result<(), AccessError> {
+        match &self.imported {
+            Some(imported) => imported.memory.read(offset, dst),
+            None => uct::memory::check_range(offset, dst.len(), 0),
+        }
+    }
+
+    /// Copies `src` to `offset`.
+    ///
+    /// # Errors
+    /// [`AccessError`], which tells how many bytes were copied before; `AccessDenied` for memory exported read-only.
+    pub fn write(&self, offset: u64, src: &[u8]) -> Result<(), AccessError> {
+        match &self.imported {
+            Some(imported) => imported.memory.write(offset, src),
+            None => uct::memory::check_range(offset, src.len(), 0),
+        }
+    }
+
+    /// Reads a `T`. An aligned word of up to 8 bytes does not tear, and what its owner wrote before it stored the word is seen
+    /// after this.
+    ///
+    /// # Errors
+    /// As [`ImportedRegion::read`].
+    pub fn load<T: FromBytes + IntoBytes>(&self, offset: u64) -> Result<T, AccessError> {
+        let mut value = T::new_zeroed();
+        self.read(offset, value.as_mut_bytes())?;
+        Ok(value)
+    }
+
+    /// Writes a `T`, as [`ImportedRegion::load`] reads it.
+    ///
+    /// # Errors
+    /// As [`ImportedRegion::write`].
+    pub fn store<T: IntoBytes + Immutable>(&self, offset: u64, value: T) -> Result<(), AccessError> {
+        self.write(offset, value.as_bytes())
+    }
+
+    /// The memory itself, where the transport maps it: load, store and atomics without mediation. The owner's revocation neither
+    /// ends nor waits for accesses through it: what a view held can still reach is the transport's capability `revocable`.
+    #[must_use]
+    pub fn view(&self) -> Option<MappedView<'_>> {
+        let imported = self.imported.as_ref()?;
+        if imported.ctx.is_forked() {
+            return None; // a fork's child does not have the mapping
+        }
+        MappedView::of(&*imported.memory)
+    }
+}
+
+fn decode(bytes: &[u8]) -> Result<Handle, HandleError> {
+    let components = uct::transports::components();
+    Handle::decode(bytes, |number| components.iter().any(|component| component.id().0 == number))
+}
+
+type Attachable = (Arc<dyn Attachment>, ComponentId, MdResults);
+
+/// Tries each memory domain against each entry that means something to it.
+fn attach(ctx: &ContextInner, content: &Handle) -> Result<Attachable, ImportError> {
+    let mut results = ctx.left_out.clone();
+    let mut failures = Vec::new();
+    let mut found = None;
+    for open in &ctx.mds {
+        let component = open.md.attr().component;
+        if let Some((_, _, by)) = &found {
+            results.push(component, Err(format!("not needed: {by} was tried first")));
+            continue;
+        }
+        match attach_by(open, content) {
+            Ok((memory, how)) => {
+                results.push(component, Ok(how));
+                found = Some((memory, component, open.component.name()));
+            }
+            Err(Failure::NotOffered(why)) => results.push(component, Err(why)),
+            Err(Failure::Attach(error)) => {
+                results.push(component, Err(error.to_string()));
+                failures.push(error);
+            }
+        }
+    }
+    match found {
+        Some((memory, component, _)) => Ok((memory, component, results)),
+        None => Err(verdict(content, failures, results)),
+    }
+}
+
+enum Failure {
+    /// Nothing in the handle means something to this memory domain.
+    NotOffered(String),
+    Attach(AttachError),
+}
+
+fn attach_by(open: &OpenMd, content: &Handle) -> Result<(Arc<dyn Attachment>, String), Failure> {
+    let attr = open.md.attr();
+    let fits = |entry: &&Entry| open.md.can_attach(ComponentId(entry.component), &entry.global_id);
+    let Some(entry) = content.entries.iter().find(fits) else {
+        let elsewhere = content.entries.iter().find(|entry| entry.component == attr.component.0);
+        let why = match elsewhere.and_then(|entry| GlobalId::new(&entry.global_id)) {
+            Some(id) => format!("offered for {id}, while this is {}", attr.global_id),
+            None => "not offered by the exporter".to_owned(),
+        };
+        return Err(Failure::NotOffered(why));
+    };
+    if !attr.flags.contains(MdFlags::EXPORTED_MKEY) {
+        let why = format!("{} {} matches, but cannot attach exported memory", attr.component, attr.global_id);
+        return Err(Failure::NotOffered(why));
+    }
+    let request = AttachRequest {
+        context_uuid: content.context_uuid,
+        id: content.registration_id,
+        epoch: content.epoch,
+        address: content.address,
+        length: content.length,
+        mkey: &entry.mkey,
+    };
+    let attached = open.md.attach(&request).map_err(Failure::Attach)?;
+    Ok((attached.memory, attached.how))
+}
+
+/// The one error for what the memory domains said: access denied before a forged handle, a limit here, stale, unreachable.
+fn verdict(content: &Handle, failures: Vec<AttachError>, results: MdResults) -> ImportError {
+    let mut advice = None;
+    let mut worst = None;
+    for error in failures {
+        let rank = match &error {
+            AttachError::WrongToken => 0,
+            AttachError::Malformed(_) | AttachError::Mismatch => 1,
+            AttachError::Mem(_) | AttachError::Service(_) => 2,
+            AttachError::Stale(_) => 3,
+            _ => 4,
+        };
+        advice.get_or_insert(error.remedy());
+        if worst.as_ref().is_none_or(|(worst, _)| rank < *worst) {
+            worst = Some((rank, error));
+        }
+    }
+    match worst {
+        Some((0, _)) => ImportError::AccessDenied { results },
+        Some((1, _)) => ImportError::Forged { results },
+        Some((2, AttachError::Mem(error))) => ImportError::Mem { error, results },
+        Some((3, _)) => ImportError::Stale { results },
+        _ => {
+            let offer = |entry: &Entry| {
+                Some(Offer { component: ComponentId(entry.component), global_id: GlobalId::new(&entry.global_id)? })
+            };
+            let offered: Vec<Offer> = content.entries.iter().filter_map(offer).collect();
+            let advice = advice.unwrap_or(if offered.len() < 2 {
+                "only memory of MemMap::allocate can be reached from another process: see Region::md_results of the exporter"
+            } else {
+                "run both sides on one machine, with a transport in UCX_TLS that both have"
+            });
+            ImportError::Unreachable { offered, results, advice }
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Importing the same handle twice shares one attachment.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::{ArcMutexGuard, Mutex, RawMutex};
+use subtle::ConstantTimeEq;
+
+use super::import::Imported;
+
+/// What an export is filed under: the exporting context, and the export's id there.
+pub(crate) type Key = ([u8; 16], u64);
+
+/// One import, or the place where one is being made: locked meanwhile, so that many threads make one.
+type Place = Arc<Mutex<Weak<Imported>>>;
+
+/// The imports of a context that are alive. Bounded.
+#[derive(Debug)]
+pub(crate) struct ImportCache {
+    places: Mutex<HashMap<Key, Place>>,
+    limit: usize,
+}
+
+/// Where an import goes when it has been made; other threads that import the same handle wait.
+pub(super) struct Vacancy(ArcMutexGuard<RawMutex, Weak<Imported>>);
+
+impl fmt::Debug for Vacancy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Vacancy")
+    }
+}
+
+impl Vacancy {
+    pub(super) fn fill(mut self, imported: &Arc<Imported>) {
+        *self.0 = Arc::downgrade(imported);
+    }
+}
+
+/// What the cache says of a handle.
+#[derive(Debug)]
+pub(super) enum Lookup {
+    /// It is imported already.
+    Hit(Arc<Imported>),
+    /// It is not: make it.
+    Miss(Vacancy),
+    /// There is no room.
+    Full,
+    /// Another thread has been importing it all the time.
+    TimedOut,
+}
+
+impl ImportCache {
+    pub(crate) fn new(limit: usize) -> Self {
+        Self { places: Mutex::new(HashMap::new()), limit }
+    }
+
+    /// How many may be alive.
+    pub(crate) fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// How many imports are alive, or being made.
+    pub(crate) fn len(&self) -> usize {
+        self.places.lock().len()
+    }
+
+    /// Looks for a handle. A hit has the same bytes, compared in constant time, and an export that lives as far as is known.
+    pub(super) fn lookup(&self, key: Key, bytes: &[u8], patience: Duration) -> Lookup {
+        let place = {
+            let mut places = self.places.lock();
+            if !places.contains_key(&key) && places.len() >= self.limit {
+                return Lookup::Full;
+            }
+            Arc::clone(places.entry(key).or_default())
+        };
+        let Some(place) = place.try_lock_arc_for(patience) else { return Lookup::TimedOut };
+        match place.upgrade() {
+            Some(imported) if bool::from(imported.bytes().ct_eq(bytes)) && imported.is_alive() => Lookup::Hit(imported),
+            _ => Lookup::Miss(Vacancy(place)),
+        }
+    }
+
+    /// Forgets a key whose import is gone, unless another has taken its place.
+    pub(super) fn forget(&self, key: &Key) {
+        let mut places = self.places.lock();
+        let empty = places.get(key).is_some_and(|place| {
+            Arc::strong_count(place) == 1 && place.try_lock().is_some_and(|weak| weak.strong_count() == 0)
+        });
+        if empty {
+            places.remove(key);
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! Memory: mapped, exported, imported.
+
+mod buf;
+mod cursor;
+mod export;
+mod import;
+mod import_cache;
+mod map;
+mod results;
+
+pub use buf::Buf;
+pub use cursor::{RegionReader, RegionWriter};
+pub use export::{PackError, PackedMemh, read_handle};
+pub use import::{ImportError, ImportedRegion};
+pub(crate) use import_cache::ImportCache;
+pub use map::{MapError, MemMap, Region};
+pub use results::{MdOutcome, MdResult, MdResults};
