@@ -23,13 +23,20 @@ pub(crate) struct Step {
 pub(crate) enum Action {
     /// The checks of [`crate::tidy`].
     Tidy,
-    /// A command that says by its exit status whether the step has passed.
-    Command { argv: &'static [&'static str], env: &'static [(&'static str, &'static str)] },
+    /// A command that says by its exit status whether the step has passed. One that `prints` must say something, too.
+    Command { argv: &'static [&'static str], env: &'static [(&'static str, &'static str)], prints: bool },
     /// `cargo test` once per row, whose arguments follow `argv`. Each row must run at least one test.
     Tests {
         argv: &'static [&'static str],
         rows: &'static [&'static [&'static str]],
         env: &'static [(&'static str, &'static str)],
+    },
+    /// The same runs, with a protection switched off: each row must fail, and say `says`. Else the step they guard proves nothing.
+    Guards {
+        argv: &'static [&'static str],
+        rows: &'static [&'static [&'static str]],
+        env: &'static [(&'static str, &'static str)],
+        says: &'static str,
     },
     /// Builds with `argv`, then runs the first program with its output piped into the second's input. Both must exit with 0.
     Pipe { argv: &'static [&'static str], from: &'static str, into: &'static str },
@@ -40,6 +47,20 @@ const LOOM: &[&[&str]] = &[&["-p", "ucs", "-p", "uct", "--lib", "loom"]];
 
 /// Tests under the thread sanitizer: code whose races a test can provoke.
 const TSAN: &[&[&str]] = &[&["-p", "ucs", "--lib", "mem::copy"]];
+
+/// Those that race when `RUCX_TSAN_GUARD` takes their atomics away.
+const TSAN_GUARDS: &[&[&str]] = &[&["-p", "ucs", "--lib", "mem::copy"]];
+
+/// -R: the sanitizer's shadow memory does not go with every random layout.
+const TSAN_ARGV: &[&str] = &["setarch", "-R", "cargo", "test", "--locked", "--target", "{host}"];
+
+const TSAN_ENV: [(&str, &str); 4] = [
+    // The sanitizers are unstable options of the stable compiler.
+    ("RUSTC_BOOTSTRAP", "1"),
+    ("RUSTFLAGS", "-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer --cfg rucx_tsan"),
+    ("TSAN_OPTIONS", "suppressions={root}/ci/tsan.supp halt_on_error=1"),
+    ("CARGO_TARGET_DIR", "{target}/tsan"),
+];
 
 /// The table.
 pub(crate) const STEPS: &[Step] = &[
@@ -55,7 +76,7 @@ pub(crate) const STEPS: &[Step] = &[
         about: "rustfmt would change nothing",
         slow: false,
         minutes: 5,
-        action: Action::Command { argv: &["cargo", "fmt", "--all", "--check"], env: &[] },
+        action: Action::Command { argv: &["cargo", "fmt", "--all", "--check"], env: &[], prints: false },
     },
     Step {
         name: "clippy",
@@ -65,6 +86,7 @@ pub(crate) const STEPS: &[Step] = &[
         action: Action::Command {
             argv: &["cargo", "clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"],
             env: &[],
+            prints: false,
         },
     },
     Step {
@@ -75,6 +97,7 @@ pub(crate) const STEPS: &[Step] = &[
         action: Action::Command {
             argv: &["cargo", "doc", "--locked", "--workspace", "--no-deps"],
             env: &[("RUSTDOCFLAGS", "-D warnings")],
+            prints: false,
         },
     },
     Step {
@@ -104,17 +127,18 @@ pub(crate) const STEPS: &[Step] = &[
         about: "the thread sanitizer sees no race",
         slow: true,
         minutes: 30,
-        action: Action::Tests {
-            // -R: the sanitizer's shadow memory does not go with every random layout.
-            argv: &["setarch", "-R", "cargo", "test", "--locked", "--target", "{host}"],
-            rows: TSAN,
-            env: &[
-                // The sanitizers are unstable options of the stable compiler.
-                ("RUSTC_BOOTSTRAP", "1"),
-                ("RUSTFLAGS", "-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer --cfg rucx_tsan"),
-                ("TSAN_OPTIONS", "suppressions={root}/ci/tsan.supp halt_on_error=1"),
-                ("CARGO_TARGET_DIR", "{target}/tsan"),
-            ],
+        action: Action::Tests { argv: TSAN_ARGV, rows: TSAN, env: &TSAN_ENV },
+    },
+    Step {
+        name: "tsan-guard",
+        about: "the thread sanitizer sees the races of plain copies",
+        slow: true,
+        minutes: 30,
+        action: Action::Guards {
+            argv: TSAN_ARGV,
+            rows: TSAN_GUARDS,
+            env: &[TSAN_ENV[0], TSAN_ENV[1], TSAN_ENV[2], TSAN_ENV[3], ("RUCX_TSAN_GUARD", "1")],
+            says: "WARNING: ThreadSanitizer: data race",
         },
     },
     Step {
@@ -130,12 +154,13 @@ pub(crate) const STEPS: &[Step] = &[
     },
     Step {
         name: "demo",
-        about: "./run demo exits with 0",
+        about: "what ./run demo shows works",
         slow: false,
         minutes: 15,
         action: Action::Command {
             argv: &["cargo", "run", "--locked", "-q", "--release", "-p", "rucx-cli", "--", "demo"],
             env: &[],
+            prints: true,
         },
     },
 ];
@@ -143,7 +168,7 @@ pub(crate) const STEPS: &[Step] = &[
 /// Prints the table.
 pub(crate) fn list() {
     for step in STEPS {
-        println!("{:<9} {}{}", step.name, step.about, if step.slow { " (not with --fast)" } else { "" });
+        println!("{:<10} {}{}", step.name, step.about, if step.slow { " (not with --fast)" } else { "" });
     }
 }
 
@@ -155,7 +180,7 @@ mod tests {
     fn names_are_unique_and_rows_are_there() {
         for (at, step) in STEPS.iter().enumerate() {
             assert!(STEPS[..at].iter().all(|other| other.name != step.name), "{}", step.name);
-            if let Action::Tests { rows, .. } = &step.action {
+            if let Action::Tests { rows, .. } | Action::Guards { rows, .. } = &step.action {
                 assert!(!rows.is_empty(), "{} would test nothing", step.name);
             }
         }

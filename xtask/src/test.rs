@@ -65,7 +65,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> ExitCode {
             run_step(&env, step, options)
         };
         let row =
-            format!("{:<9} {:>7.1} s  {}", step.name, began.elapsed().as_secs_f64(), in_words(&results));
+            format!("{:<10} {:>7.1} s  {}", step.name, began.elapsed().as_secs_f64(), in_words(&results));
         println!("    {row}");
         rows.push(row);
         let named = results.failures.iter().map(|failure| format!("{}: {failure}", step.name)).collect();
@@ -78,7 +78,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> ExitCode {
 /// The summary; the last line is the one others read.
 fn summary(total: &mut Results, rows: &[String], elapsed: Duration, in_ci: bool) -> String {
     let mut text =
-        format!("\ntime per step\n  {}\n  total     {:>7.1} s\n", rows.join("\n  "), elapsed.as_secs_f64());
+        format!("\ntime per step\n  {}\n  total      {:>7.1} s\n", rows.join("\n  "), elapsed.as_secs_f64());
     if !total.skips.is_empty() {
         text += "\nskipped\n";
         for skip in &total.skips {
@@ -160,8 +160,11 @@ fn run_step(env: &Env, step: &Step, options: &Options) -> Results {
                 n => Results::fail(format!("{n} findings")),
             }
         }
-        Action::Command { argv, env: vars } => {
+        Action::Command { argv, env: vars, prints } => {
             let ended = execute(argv, &[], vars);
+            if ended.ok && *prints && ended.output.trim().is_empty() {
+                return Results::fail("it printed nothing");
+            }
             if ended.ok {
                 return Results::pass();
             }
@@ -180,6 +183,19 @@ fn run_step(env: &Env, step: &Step, options: &Options) -> Results {
                     show(&ended);
                 }
                 sum.add(results);
+            }
+            sum
+        }
+        Action::Guards { argv, rows, env: vars, says } => {
+            let mut sum = Results::default();
+            for row in *rows {
+                let ended = execute(argv, row, vars);
+                if !ended.ok && ended.output.contains(says) {
+                    sum.add(Results::pass());
+                } else {
+                    show(&ended);
+                    sum.add(Results::fail(format!("{row:?} was to fail with {says:?}")));
+                }
             }
             sum
         }
