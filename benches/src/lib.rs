@@ -1,0 +1,19 @@
+//! Comparing two implementations on a machine that is noisy.
+//!
+//! ```text
+//!   warm up ─▶ calibrate ─▶ A₀ B₀ A₁ B₁ A₂ … Bₙ₋₁ Aₙ
+//!                              └─┬─┘
+//!                   ratio₀ = mean(A₀, A₁) / B₀
+//! ```
+//!
+//! Each measurement of B is compared with those of A right before and after it, so a clock that drifts or a neighbour
+//! that wakes up hits both. What is reported is the median of these ratios and their spread; a benchmark asserts
+//! nothing.
+
+pub mod interleave;
+pub mod options;
+pub mod report;
+
+pub use interleave::{Comparison, interleave};
+pub use options::Options;
+pub use report::{Report, Row};
