@@ -15,7 +15,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let mut greeting = [0; 19];
     host.read(0, &mut greeting)?;
-    eprintln!("dpu: {} MiB over {}: {:?}", host.len() >> 20, host.transport(), String::from_utf8_lossy(&greeting));
+    eprintln!(
+        "dpu: {} MiB over {}: {:?}",
+        host.len() >> 20,
+        host.transport(),
+        String::from_utf8_lossy(&greeting)
+    );
 
     host.write(ANSWER, b"hello from the DPU")?;
     host.store(DONE, 1u64)?;

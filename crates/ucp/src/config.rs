@@ -3,7 +3,8 @@
 use ucs::config::{AllowList, AnyVar, Var};
 
 /// Transports that may be used.
-pub const TLS: Var<AllowList> = Var::new("UCX_TLS", "all", "Transports that may be used; a leading ^ means all but these");
+pub const TLS: Var<AllowList> =
+    Var::new("UCX_TLS", "all", "Transports that may be used; a leading ^ means all but these");
 
 /// Bound of the imports of a context.
 pub const MAX_IMPORTS: Var<usize> =

@@ -121,13 +121,14 @@ impl ContextBuilder {
         let components = uct::transports::components();
         let mut known: Vec<&str> = components.iter().map(|component| component.name()).collect();
         known.extend(uct::transports::NOT_HERE);
-        let unknown = |variable| move |error| InitError::UnknownNames { variable, error };
-        let allowed =
-            config.get(&TLS).resolve(&known, uct::transports::ALIASES).map_err(unknown(TLS.name()))?;
+        let unknown = |(variable, error)| InitError::UnknownNames { variable, error };
+        let allowed = config
+            .get(&TLS)
+            .resolve(&known, uct::transports::ALIASES)
+            .map_err(|error| unknown((TLS.name(), error)))?;
         let exports = Arc::new(ExportTable::new(config.get(&uct::config::REVOKE_TIMEOUT))?);
         let service = Arc::new(Service::new(Arc::clone(&exports)));
-        let params = uct::config::md_params(&config, &exports, &service)
-            .map_err(unknown(uct::config::SHM_ATTACH.name()))?;
+        let params = uct::config::md_params(&config, &exports, &service).map_err(unknown)?;
         let mut mds = Vec::new();
         let mut left_out = MdResults::default();
         for component in components {
@@ -301,7 +302,10 @@ impl fmt::Debug for Context {
 impl fmt::Debug for ContextInner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<_> = self.mds.iter().map(|open| open.component.name()).collect();
-        f.debug_struct("Context").field("features", &self.features).field("transports", &names).finish_non_exhaustive()
+        f.debug_struct("Context")
+            .field("features", &self.features)
+            .field("transports", &names)
+            .finish_non_exhaustive()
     }
 }
 

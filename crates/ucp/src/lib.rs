@@ -46,8 +46,8 @@ pub mod wire;
 pub use context::{Context, ContextBuilder, Features, InitError, Stats};
 pub use error::Error;
 pub use mem::{
-    Buf, ImportError, ImportedRegion, MapError, MdOutcome, MdResult, MdResults, MemMap, PackError, PackedMemh, Region,
-    RegionReader, RegionWriter, read_handle,
+    Buf, ImportError, ImportedRegion, MapError, MdOutcome, MdResult, MdResults, MemMap, PackError,
+    PackedMemh, Region, RegionReader, RegionWriter, read_handle,
 };
 pub use ucs::Status;
 pub use uct::export::NotRevoked;

@@ -5,10 +5,14 @@
 #![allow(clippy::disallowed_types)]
 
 #[cfg(not(loom))]
-pub use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+pub use std::sync::atomic::{
+    AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+};
 
 #[cfg(loom)]
-pub use loom::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+pub use loom::sync::atomic::{
+    AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+};
 
 /// A 64-bit word in memory that others see: std's, also under loom, whose atomics cannot lie in a mapping.
 pub type Word64 = std::sync::atomic::AtomicU64;
@@ -26,7 +30,13 @@ pub trait Word {
     ///
     /// # Errors
     /// The word held something else than `current`.
-    fn compare_exchange(&self, current: u64, new: u64, success: Ordering, failure: Ordering) -> Result<u64, u64>;
+    fn compare_exchange(
+        &self,
+        current: u64,
+        new: u64,
+        success: Ordering,
+        failure: Ordering,
+    ) -> Result<u64, u64>;
 }
 
 impl Word for Word64 {
@@ -38,7 +48,13 @@ impl Word for Word64 {
         Self::store(self, value, order);
     }
 
-    fn compare_exchange(&self, current: u64, new: u64, success: Ordering, failure: Ordering) -> Result<u64, u64> {
+    fn compare_exchange(
+        &self,
+        current: u64,
+        new: u64,
+        success: Ordering,
+        failure: Ordering,
+    ) -> Result<u64, u64> {
         Self::compare_exchange(self, current, new, success, failure)
     }
 }
@@ -53,7 +69,13 @@ impl Word for AtomicU64 {
         Self::store(self, value, order);
     }
 
-    fn compare_exchange(&self, current: u64, new: u64, success: Ordering, failure: Ordering) -> Result<u64, u64> {
+    fn compare_exchange(
+        &self,
+        current: u64,
+        new: u64,
+        success: Ordering,
+        failure: Ordering,
+    ) -> Result<u64, u64> {
         Self::compare_exchange(self, current, new, success, failure)
     }
 }

@@ -31,14 +31,14 @@ pub const VARS: &[&dyn AnyVar] = &[&IMPORT_TIMEOUT, &REVOKE_TIMEOUT, &SHM_ATTACH
 /// What memory domains are opened with, from a configuration that knows [`VARS`].
 ///
 /// # Errors
-/// `UCX_SHM_ATTACH` names an unknown way.
+/// A variable names what does not exist: which, and what.
 pub fn md_params(
     config: &Config,
     exports: &Arc<ExportTable>,
     service: &Arc<Service>,
-) -> Result<MdParams, UnknownNames> {
+) -> Result<MdParams, (&'static str, UnknownNames)> {
     let names: Vec<&str> = METHOD_NAMES.iter().map(|(name, _)| *name).collect();
-    let allowed = config.get(&SHM_ATTACH).resolve(&names, &[])?;
+    let allowed = config.get(&SHM_ATTACH).resolve(&names, &[]).map_err(|error| (SHM_ATTACH.name(), error))?;
     let shm_methods = METHOD_NAMES
         .iter()
         .filter(|(name, _)| allowed.allows(name))

@@ -64,7 +64,9 @@ impl PackError {
         use uct::api::PackError as MdError;
         match self {
             Self::FeatureMissing => "make the context with features(Features::EXPORTED_MEMH)",
-            Self::NotExportable { .. } => "use memory of MemMap::allocate, or allow more transports in UCX_TLS",
+            Self::NotExportable { .. } => {
+                "use memory of MemMap::allocate, or allow more transports in UCX_TLS"
+            }
             Self::Export(error) | Self::Md { error: MdError::Export(error), .. } => error.remedy(),
             Self::Md { error: MdError::Service(error), .. } => error.remedy(),
             Self::Md { error: MdError::Mem(error), .. } => error.remedy(),
@@ -130,7 +132,11 @@ impl PackedMemh {
         Ok(Self { bytes, export: Some(export), ctx: Arc::downgrade(ctx), results })
     }
 
-    fn pack_entries(region: &Region, export: &Export, results: &mut MdResults) -> Result<Vec<Entry>, PackError> {
+    fn pack_entries(
+        region: &Region,
+        export: &Export,
+        results: &mut MdResults,
+    ) -> Result<Vec<Entry>, PackError> {
         let mut entries = Vec::with_capacity(region.registrations.len());
         for registration in &region.registrations {
             let attr = region.ctx.mds[registration.md].md.attr();
@@ -195,7 +201,8 @@ impl fmt::Debug for PackedMemh {
 pub fn read_handle(from: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; handle::PREFIX_LEN];
     from.read_exact(&mut bytes)?;
-    let total = handle::total_len(&bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+    let total =
+        handle::total_len(&bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
     bytes.resize(total, 0);
     from.read_exact(&mut bytes[handle::PREFIX_LEN..])?;
     Ok(bytes)

@@ -199,11 +199,15 @@ impl ImportedRegion {
             Lookup::Hit(imported) => Ok(Self { imported: Some(imported) }),
             Lookup::Full => Err(ImportError::TooMany { limit: ctx.imports.limit() }),
             Lookup::TimedOut => Err(ImportError::TimedOut),
-            Lookup::Miss(vacancy) => match decode(bytes).map_err(ImportError::from).and_then(|content| attach(ctx, &content)) {
+            Lookup::Miss(vacancy) => match decode(bytes)
+                .map_err(ImportError::from)
+                .and_then(|content| attach(ctx, &content))
+            {
                 Ok(attached) => {
                     let (memory, component, results) = attached;
                     let ctx = Arc::clone(ctx);
-                    let imported = Arc::new(Imported { ctx, key, bytes: bytes.to_vec(), memory, component, results });
+                    let imported =
+                        Arc::new(Imported { ctx, key, bytes: bytes.to_vec(), memory, component, results });
                     vacancy.fill(&imported);
                     Ok(Self { imported: Some(imported) })
                 }
@@ -410,7 +414,10 @@ fn verdict(content: &Handle, failures: Vec<AttachError>, results: MdResults) -> 
         Some((3, _)) => ImportError::Stale { results },
         _ => {
             let offer = |entry: &Entry| {
-                Some(Offer { component: ComponentId(entry.component), global_id: GlobalId::new(&entry.global_id)? })
+                Some(Offer {
+                    component: ComponentId(entry.component),
+                    global_id: GlobalId::new(&entry.global_id)?,
+                })
             };
             let offered: Vec<Offer> = content.entries.iter().filter_map(offer).collect();
             let advice = advice.unwrap_or(if offered.len() < 2 {

@@ -77,7 +77,9 @@ impl ImportCache {
         };
         let Some(place) = place.try_lock_arc_for(patience) else { return Lookup::TimedOut };
         match place.upgrade() {
-            Some(imported) if bool::from(imported.bytes().ct_eq(bytes)) && imported.is_alive() => Lookup::Hit(imported),
+            Some(imported) if bool::from(imported.bytes().ct_eq(bytes)) && imported.is_alive() => {
+                Lookup::Hit(imported)
+            }
             _ => Lookup::Miss(Vacancy(place)),
         }
     }

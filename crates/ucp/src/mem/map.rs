@@ -125,7 +125,9 @@ impl MapError {
         match self {
             Self::Mem(error) => error.remedy(),
             Self::FeatureMissing => "make it with Context::builder().features(Features::EXPORTED_MEMH)",
-            Self::NotExportable { .. } => "use memory of MemMap::allocate, or allow more transports in UCX_TLS",
+            Self::NotExportable { .. } => {
+                "use memory of MemMap::allocate, or allow more transports in UCX_TLS"
+            }
             Self::Forked => "create a new Context in the child",
             Self::Shared => "report it to the transport's author",
         }

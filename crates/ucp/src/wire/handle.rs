@@ -62,7 +62,7 @@ pub struct Handle {
     pub context_uuid: [u8; 16],
     /// The export's id in that context; 0 for no bytes.
     pub registration_id: u64,
-    /// The epoch in which it lives.
+    /// The epoch in which it lives: odd; 0 for no bytes.
     pub epoch: u64,
     /// What each memory domain offers.
     pub entries: Vec<Entry>,
@@ -179,6 +179,9 @@ impl Handle {
         for entry in &self.entries {
             let id_len = u8::try_from(entry.global_id.len()).map_err(|_| too_long)?;
             let mkey_len = u16::try_from(entry.mkey.len()).map_err(|_| too_long)?;
+            if entry.mkey.len() > MAX_MKEY_LEN {
+                return Err(NoRoom { offset: to.offset(), needed: entry.mkey.len() - MAX_MKEY_LEN });
+            }
             let body = entry_len(entry.global_id.len(), entry.mkey.len()) - BODY_OFFSET;
             to.u16(entry.component)?.u16(if entry.mandatory { MANDATORY } else { 0 })?;
             to.u32(u32::try_from(body).map_err(|_| too_long)?)?.u8(id_len)?.u8(0)?.u16(mkey_len)?;
@@ -220,8 +223,13 @@ impl Handle {
         let (registration_id, epoch) = (from.u64()?, from.u64()?);
         let _checksum = from.u32()?;
         check(from.u32()? == 0, 68, HandleReason::Field("a reserved byte is not zero"))?;
-        let dummy = (registration_id, epoch, count) == (0, 0, 0);
-        check(dummy == (length == 0), 24, HandleReason::Field("only memory without bytes has no export"))?;
+        let empty = length == 0;
+        let named = HandleReason::Field("memory without bytes has no export, and all other memory has one");
+        check((registration_id == 0) == empty, 48, named)?;
+        // The epoch word of an export is odd while it lives; see `uct::export`.
+        let living = if empty { epoch == 0 } else { epoch % 2 == 1 };
+        check(living, 56, HandleReason::Field("no export lives in this epoch"))?;
+        check(!empty || count == 0, 15, HandleReason::Field("memory without bytes has no entries"))?;
         let mut entries = Vec::with_capacity(count);
         for _ in 0..count {
             let begin = from.offset();

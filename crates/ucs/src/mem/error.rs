@@ -40,10 +40,14 @@ impl Limit {
     #[must_use]
     pub const fn remedy(self) -> &'static str {
         match self {
-            Self::OpenFiles => "raise it with `ulimit -n` (LimitNOFILE= in a systemd unit), or export fewer allocations",
+            Self::OpenFiles => {
+                "raise it with `ulimit -n` (LimitNOFILE= in a systemd unit), or export fewer allocations"
+            }
             Self::SystemFiles => "raise it with `sysctl fs.file-max`",
             Self::AddressSpace => "raise it with `ulimit -v` (LimitAS= in a systemd unit), or map less",
-            Self::FileSize => "raise it with `ulimit -f` (LimitFSIZE= in a systemd unit), or map smaller regions",
+            Self::FileSize => {
+                "raise it with `ulimit -f` (LimitFSIZE= in a systemd unit), or map smaller regions"
+            }
             Self::MapCount => "raise it with `sysctl vm.max_map_count`, or use fewer, larger regions",
         }
     }
@@ -74,13 +78,13 @@ impl fmt::Display for Limit {
 #[non_exhaustive]
 pub enum MemError {
     /// A limit stands in the way.
-    #[error("{limit} ({value}) is reached: {wanted} bytes were asked for")]
+    #[error("{limit} ({value}) is reached{}", Wanted(*.wanted))]
     Limit {
         /// Which one.
         limit: Limit,
         /// Its value now.
         value: u64,
-        /// Bytes that were asked for.
+        /// Bytes that were asked for; 0 where it was a descriptor.
         wanted: u64,
     },
     /// The system has no memory left for it.
@@ -103,6 +107,14 @@ pub enum MemError {
         /// Its error.
         errno: Errno,
     },
+}
+
+struct Wanted(u64);
+
+impl fmt::Display for Wanted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 == 0 { Ok(()) } else { write!(f, ": {} bytes were asked for", self.0) }
+    }
 }
 
 impl MemError {

@@ -72,7 +72,8 @@ impl Mapping {
         access: Access,
     ) -> Result<Self, MemError> {
         let address = address.map_err(|errno| MemError::of("mmap", errno, len))?;
-        let start = NonNull::new(address.cast::<u8>()).ok_or(MemError::Sys { call: "mmap", errno: Errno::NOMEM })?;
+        let start =
+            NonNull::new(address.cast::<u8>()).ok_or(MemError::Sys { call: "mmap", errno: Errno::NOMEM })?;
         // SAFETY: the range was mapped just now, with this access, and stays so until `map` below is dropped; `bytes` does
         // not leave `map` except by borrow.
         let bytes = unsafe { SharedBytes::new(start, len) };

@@ -50,7 +50,8 @@ impl Memfd {
         }
         let map = Mapping::of_file(fd.as_fd(), len, Access::ReadWrite)?;
         let seals = if read_only { SIZE_SEALS | SealFlags::FUTURE_WRITE } else { SIZE_SEALS };
-        fs::fcntl_add_seals(&fd, seals).map_err(|errno| MemError::Sys { call: "fcntl(F_ADD_SEALS)", errno })?;
+        fs::fcntl_add_seals(&fd, seals)
+            .map_err(|errno| MemError::Sys { call: "fcntl(F_ADD_SEALS)", errno })?;
         Ok((Self { fd, len }, map))
     }
 
@@ -106,7 +107,7 @@ impl AsFd for Memfd {
 }
 
 /// `f_type` of tmpfs, on whose kernel-internal mount memfds live (`statfs(2)`).
-const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
+const TMPFS_MAGIC: fs::FsWord = 0x0102_1994;
 
 fn open(name: &str) -> Result<OwnedFd, Errno> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;

@@ -7,13 +7,12 @@
 #![allow(unsafe_code)]
 #![allow(clippy::disallowed_types)] // references to words in mappings are std's atomics: loom's cannot lie there
 
-use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use super::copy;
+use super::copy::{self, LoadOrder, StoreOrder};
 
 /// An access lies outside the bytes, or is not aligned as it must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -114,43 +113,46 @@ impl SharedBytes {
         }
     }
 
-    /// Copies `dst.len()` bytes from `offset` on into `dst`.
+    /// Copies `dst.len()` bytes from `offset` on into `dst`. One aligned word of 1, 2, 4 or 8 bytes is one acquiring load: it does
+    /// not tear, and what was written before a [`SharedBytes::write`] of the word is seen after it.
     ///
     /// # Errors
     /// [`BoundsError::OutOfRange`]; nothing is copied then.
     pub fn read(&self, offset: u64, dst: &mut [u8]) -> Result<(), BoundsError> {
         let src = self.check(offset, dst.len())?;
-        // SAFETY: src has dst.len() readable bytes (checked); dst is a private buffer, so the two do not overlap.
-        unsafe { copy::copy(dst.as_mut_ptr(), src.as_ptr(), dst.len()) };
+        if !read_word(src, dst) {
+            // SAFETY: src has dst.len() readable bytes (checked); dst is a private buffer, so the two do not overlap.
+            unsafe { copy::copy(dst.as_mut_ptr(), src.as_ptr(), dst.len()) };
+        }
         Ok(())
     }
 
-    /// Copies all of `src` to `offset`. The range must be writable: see [`SharedBytes::new`].
+    /// Copies all of `src` to `offset`. The range must be writable: see [`SharedBytes::new`]. One aligned word of 1, 2, 4 or 8
+    /// bytes is one releasing store: see [`SharedBytes::read`].
     ///
     /// # Errors
     /// [`BoundsError::OutOfRange`]; nothing is copied then.
     pub fn write(&self, offset: u64, src: &[u8]) -> Result<(), BoundsError> {
         let dst = self.check(offset, src.len())?;
-        // SAFETY: dst has src.len() writable bytes (checked, and the rule of `new`); no reference to them exists, so src
-        // does not overlap them.
-        unsafe { copy::copy(dst.as_ptr(), src.as_ptr(), src.len()) };
+        if !write_word(dst, src) {
+            // SAFETY: dst has src.len() writable bytes (checked, and the rule of `new`); no reference to them exists, so src
+            // does not overlap them.
+            unsafe { copy::copy(dst.as_ptr(), src.as_ptr(), src.len()) };
+        }
         Ok(())
     }
 
-    /// Reads a `T` at `offset`. It never tears if it is 1, 2, 4 or 8 bytes long and aligned to its size; otherwise it may.
+    /// Reads a `T` at `offset`, as [`SharedBytes::read`]: an aligned word does not tear, anything else may.
     ///
     /// # Errors
     /// [`BoundsError::OutOfRange`].
-    pub fn load<T: FromBytes>(&self, offset: u64) -> Result<T, BoundsError> {
-        let src = self.check(offset, size_of::<T>())?;
-        let mut value = MaybeUninit::<T>::uninit();
-        // SAFETY: src has size_of::<T>() readable bytes, value has as many; value is private, so they do not overlap.
-        unsafe { copy::copy(value.as_mut_ptr().cast(), src.as_ptr(), size_of::<T>()) };
-        // SAFETY: all bytes are initialised, and every bit pattern is a T (FromBytes).
-        Ok(unsafe { value.assume_init() })
+    pub fn load<T: FromBytes + IntoBytes>(&self, offset: u64) -> Result<T, BoundsError> {
+        let mut value = T::new_zeroed();
+        self.read(offset, value.as_mut_bytes())?;
+        Ok(value)
     }
 
-    /// Writes a `T` to `offset`; torn or not as in [`SharedBytes::load`].
+    /// Writes a `T` to `offset`, as [`SharedBytes::write`].
     ///
     /// # Errors
     /// [`BoundsError::OutOfRange`].
@@ -176,5 +178,110 @@ impl SharedBytes {
         let at = self.check_aligned(offset, 4)?;
         // SAFETY: 4 bytes in range, aligned, mapped as long as self lives (rule of `new`), and only accessed atomically.
         Ok(unsafe { AtomicU32::from_ptr(at.as_ptr().cast()) })
+    }
+}
+
+macro_rules! words {
+    ($($len:literal: $word:ty, $load:ident, $store:ident;)*) => {
+        /// Reads one aligned word by one acquiring load; `false`: it is none.
+        ///
+        /// Both are called with a `src` or `dst` that [`SharedBytes::check`] gave for as many bytes.
+        #[inline]
+        fn read_word(src: NonNull<u8>, dst: &mut [u8]) -> bool {
+            match dst.len() {
+                $($len if src.addr().get().is_multiple_of($len) => {
+                    // SAFETY: $len readable bytes (checked by the caller), aligned to that.
+                    let value = unsafe { copy::$load(src.cast::<$word>().as_ptr(), LoadOrder::Acquire) };
+                    dst.copy_from_slice(&value.to_ne_bytes());
+                    true
+                })*
+                _ => false,
+            }
+        }
+
+        /// Writes one aligned word by one releasing store; `false`: it is none.
+        #[inline]
+        fn write_word(dst: NonNull<u8>, src: &[u8]) -> bool {
+            match src.len() {
+                $($len if dst.addr().get().is_multiple_of($len) => {
+                    let mut bytes = [0; $len];
+                    bytes.copy_from_slice(src);
+                    let value = <$word>::from_ne_bytes(bytes);
+                    // SAFETY: $len writable bytes (checked by the caller, and the rule of `new`), aligned to that.
+                    unsafe { copy::$store(dst.cast::<$word>().as_ptr(), value, StoreOrder::Release) };
+                    true
+                })*
+                _ => false,
+            }
+        }
+    };
+}
+
+words! {
+    1: u8, load_u8, store_u8;
+    2: u16, load_u16, store_u16;
+    4: u32, load_u32, store_u32;
+    8: u64, load_u64, store_u64;
+}
+
+#[cfg(test)]
+#[allow(clippy::cast_possible_truncation)] // patterns
+mod tests {
+    use super::*;
+    use crate::mem::Mapping;
+
+    #[test]
+    fn every_length_and_offset_comes_back() {
+        let map = Mapping::anonymous(4096).unwrap();
+        for offset in 0..17 {
+            for len in 0..40 {
+                let bytes: Vec<u8> = (0..len).map(|index| index as u8 ^ 0xa5).collect();
+                map.bytes().write(offset, &bytes).unwrap();
+                let mut seen = vec![0; bytes.len()];
+                map.bytes().read(offset, &mut seen).unwrap();
+                assert_eq!(seen, bytes, "{len} bytes at {offset}");
+            }
+        }
+        map.bytes().store(24, 0x0102_0304_0506_0708_u64).unwrap();
+        assert_eq!(map.bytes().load::<u64>(24).unwrap(), 0x0102_0304_0506_0708);
+        assert_eq!(map.bytes().load::<[u8; 3]>(24).unwrap(), [8, 7, 6]);
+    }
+
+    #[test]
+    fn bounds_hold() {
+        let map = Mapping::anonymous(4096).unwrap();
+        let error = |offset, len, size| BoundsError::OutOfRange { offset, len, size };
+        assert_eq!(map.bytes().read(4096, &mut [0]), Err(error(4096, 1, 4096)));
+        assert_eq!(map.bytes().write(u64::MAX, &[0; 2]), Err(error(u64::MAX, 2, 4096)));
+        assert_eq!(map.bytes().read(4096, &mut []), Ok(()));
+        assert_eq!(map.bytes().atomic_u64(4).unwrap_err(), BoundsError::Misaligned { offset: 4, align: 8 });
+        assert_eq!(map.bytes().atomic_u32(4094).unwrap_err(), error(4094, 4, 4096));
+        assert_eq!(SharedBytes::empty().read(0, &mut [0]), Err(error(0, 1, 0)));
+    }
+
+    /// Two threads: one writes a record and then a word, the other waits for the word. (Also run under the thread sanitizer.)
+    #[test]
+    fn a_word_publishes_what_came_before_it() {
+        let map = std::sync::Arc::new(Mapping::anonymous(8192).unwrap());
+        let other = std::sync::Arc::clone(&map);
+        let writer = std::thread::spawn(move || {
+            for round in 1..200_u64 {
+                other.bytes().write(100, &[round as u8; 1000]).unwrap();
+                other.bytes().store(4096, round).unwrap();
+                while other.bytes().load::<u64>(4104).unwrap() != round {
+                    std::thread::yield_now();
+                }
+            }
+        });
+        for round in 1..200_u64 {
+            while map.bytes().load::<u64>(4096).unwrap() != round {
+                std::thread::yield_now();
+            }
+            let mut seen = [0; 1000];
+            map.bytes().read(100, &mut seen).unwrap();
+            assert_eq!(seen, [round as u8; 1000]);
+            map.bytes().store(4104, round).unwrap();
+        }
+        writer.join().unwrap();
     }
 }

@@ -139,7 +139,16 @@ pub enum AttachError {
     Mem(#[from] MemError),
     /// This context's service thread could not be started.
     #[error(transparent)]
-    Service(#[from] ServiceError),
+    Service(ServiceError),
+}
+
+impl From<ServiceError> for AttachError {
+    fn from(error: ServiceError) -> Self {
+        match error {
+            ServiceError::Mem(error) => Self::Mem(error),
+            error => Self::Service(error),
+        }
+    }
 }
 
 impl AttachError {
@@ -173,7 +182,8 @@ impl AttachError {
     #[must_use]
     pub fn of_service(error: ConnectError) -> Self {
         use crate::export::Refusal;
-        let unreachable = |error: ConnectError, remedy| Self::Unreachable { reason: error.to_string(), remedy };
+        let unreachable =
+            |error: ConnectError, remedy| Self::Unreachable { reason: error.to_string(), remedy };
         match error {
             ConnectError::Denied(Refusal::Stale) => Self::Stale("the export was revoked or dropped"),
             ConnectError::Denied(Refusal::WrongToken) => Self::WrongToken,

@@ -48,6 +48,8 @@ pub enum Refused {
 
 #[cfg(all(test, loom))]
 mod loom_models {
+    #![allow(unsafe_code)] // loom's cells lend raw pointers: loom itself checks each access
+
     use loom::cell::UnsafeCell;
     use loom::sync::Arc;
     use loom::sync::atomic::AtomicU64;

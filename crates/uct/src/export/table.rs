@@ -74,7 +74,9 @@ impl ExportError {
     #[must_use]
     pub fn remedy(&self) -> &'static str {
         match self {
-            Self::TableFull { .. } => "revoke exports that are no longer used, or export fewer, larger regions",
+            Self::TableFull { .. } => {
+                "revoke exports that are no longer used, or export fewer, larger regions"
+            }
             Self::Mem(error) => error.remedy(),
             Self::Random(_) => "allow getrandom(2)",
             Self::Forked => "create a new Context in the child",
@@ -159,7 +161,10 @@ impl ImporterPage {
     /// Whether nothing is in flight: no slot announces anything, or the importer is dead.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        let clear = |slot| wire::announced(self.map.bytes(), slot).is_none_or(|word| word.load(ucs::sync::Ordering::Acquire) == 0);
+        let clear = |slot| {
+            wire::announced(self.map.bytes(), slot)
+                .is_none_or(|word| word.load(ucs::sync::Ordering::Acquire) == 0)
+        };
         (0..wire::SLOTS).all(clear) || self.is_dead()
     }
 
@@ -168,7 +173,8 @@ impl ImporterPage {
     }
 
     fn holds(&self, id: u64) -> bool {
-        let set = |slot| wire::announced(self.map.bytes(), slot).is_some_and(|word| !in_flight::is_clear(word, id));
+        let set =
+            |slot| wire::announced(self.map.bytes(), slot).is_some_and(|word| !in_flight::is_clear(word, id));
         (0..wire::SLOTS).any(set) && !self.is_dead()
     }
 

@@ -119,7 +119,9 @@ impl AccessError {
     #[must_use]
     pub fn remedy(&self) -> &'static str {
         match self {
-            Self::Bounds(BoundsError::Misaligned { .. }) => "use an offset that is a multiple of the word's size",
+            Self::Bounds(BoundsError::Misaligned { .. }) => {
+                "use an offset that is a multiple of the word's size"
+            }
             Self::Bounds(_) => "stay within `len()`",
             Self::Stale { .. } => "ask the owner for a new handle and import that",
             Self::AccessDenied { .. } => "the owner decides on the rights: see `MemMap::read_only`",

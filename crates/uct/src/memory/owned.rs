@@ -125,6 +125,9 @@ impl Drop for OwnedBytes {
 
 impl fmt::Debug for OwnedBytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OwnedBytes").field("len", &self.len).field("writable", &self.writable).finish_non_exhaustive()
+        f.debug_struct("OwnedBytes")
+            .field("len", &self.len)
+            .field("writable", &self.writable)
+            .finish_non_exhaustive()
     }
 }

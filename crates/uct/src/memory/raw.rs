@@ -96,7 +96,9 @@ fn failure(at: iovec, done: u64) -> AccessError {
             AccessError::AccessDenied { done, why: "the pages are mapped, but not for this access" }
         }
         Some(libc::EFAULT) => AccessError::Stale { done, why: StaleReason::Unmapped },
-        Some(libc::ENOMEM) => AccessError::Unsupported { why: "the kernel had no memory for process_vm_readv/writev" },
+        Some(libc::ENOMEM) => {
+            AccessError::Unsupported { why: "the kernel had no memory for process_vm_readv/writev" }
+        }
         _ => AccessError::Unsupported {
             why: "the kernel or a seccomp filter refuses process_vm_readv/writev, which raw memory needs",
         },
@@ -109,6 +111,7 @@ fn is_mapped(address: usize) -> bool {
     maps.lines().any(|line| {
         let range = line.split(' ').next().unwrap_or_default();
         let bound = |text| usize::from_str_radix(text, 16).ok();
-        range.split_once('-').and_then(|(from, to)| Some((bound(from)?..bound(to)?).contains(&address))) == Some(true)
+        range.split_once('-').and_then(|(from, to)| Some((bound(from)?..bound(to)?).contains(&address)))
+            == Some(true)
     })
 }

@@ -65,7 +65,7 @@ impl<'a> MappedView<'a> {
     ///
     /// # Errors
     /// Out of range.
-    pub fn load<T: FromBytes>(&self, offset: u64) -> Result<T, AccessError> {
+    pub fn load<T: FromBytes + IntoBytes>(&self, offset: u64) -> Result<T, AccessError> {
         Ok(self.bytes.load(offset)?)
     }
 

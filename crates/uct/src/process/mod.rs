@@ -181,7 +181,11 @@ mod tests {
         let identity = Identity::of_self();
         assert_eq!(me.recognise(&identity), Recognition::Same);
         assert!(!me.is_dead());
-        let newer = Identity { pidfd_inode: identity.pidfd_inode + 1, start_time: identity.start_time + 1, ..identity };
+        let newer = Identity {
+            pidfd_inode: identity.pidfd_inode + 1,
+            start_time: identity.start_time + 1,
+            ..identity
+        };
         assert_eq!(me.recognise(&newer), Recognition::Other);
         let unknown = Identity { pidfd_inode: 0, start_time: 0, ..identity };
         assert_eq!(me.recognise(&unknown), Recognition::Unknown);

@@ -1,4 +1,7 @@
-//! The one socket option rustix does not have.
+//! The socket option and the signal mask that rustix does not have.
+//!
+//! # Safety
+//! Each call gets pointers to locals that live through it, of the types the man pages name.
 
 #![allow(unsafe_code)]
 

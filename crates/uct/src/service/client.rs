@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, IoSliceMut, dup, fcntl_dupfd_cloexec};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags, SocketAddrUnix,
-    SocketFlags, SocketType, connect, recvmsg, send, socket_with,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags,
+    SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg, send, socket_with,
 };
 use ucs::mem::{Limit, MemError};
 
@@ -229,7 +229,9 @@ impl Connection {
     /// Descriptors are missing: because this process can have no more, or because the exporter lied.
     fn missing(&self, expected: usize, found: usize) -> ConnectError {
         match dup(&self.socket) {
-            Err(errno @ (Errno::MFILE | Errno::NFILE)) => ConnectError::Mem(MemError::of("recvmsg", errno, 0)),
+            Err(errno @ (Errno::MFILE | Errno::NFILE)) => {
+                ConnectError::Mem(MemError::of("recvmsg", errno, 0))
+            }
             _ if found < expected && Limit::OpenFiles.value() <= open_files() + expected as u64 => {
                 ConnectError::Mem(MemError::of("recvmsg", Errno::MFILE, 0))
             }

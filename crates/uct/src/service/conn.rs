@@ -5,13 +5,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use rustix::io::{Errno, IoSlice};
-use rustix::net::{
-    RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, sendmsg,
-};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, sendmsg};
 
 use super::wire::{MAX_FDS, REQUEST_LEN, Reply, Request, Verdict};
-use crate::export::table::{ExportTable, ImporterPage};
 use crate::export::Refusal;
+use crate::export::table::{ExportTable, ImporterPage};
 use crate::memory::{LocalMem, Rights};
 use crate::process::Process;
 
@@ -62,7 +60,13 @@ impl Conn {
     }
 
     fn answer(&mut self, request: &Request, exports: &ExportTable) -> Next {
-        let refuse = |verdict| Reply { sequence: request.sequence, verdict, rights: Rights::empty(), length: 0, fds: 0 };
+        let refuse = |verdict| Reply {
+            sequence: request.sequence,
+            verdict,
+            rights: Rights::empty(),
+            length: 0,
+            fds: 0,
+        };
         let verified = if request.uuid == *exports.uuid() {
             exports.verify(&request.claim)
         } else {

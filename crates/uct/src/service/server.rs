@@ -20,8 +20,8 @@ use ucs::mem::MemError;
 use ucs::sync::{AtomicBool, Ordering};
 
 use super::conn::{Conn, Next};
-use crate::export::table::{ExportTable, ImporterPage};
 use crate::export::PeerState;
+use crate::export::table::{ExportTable, ImporterPage};
 
 /// Importers connected at once.
 pub const MAX_CONNECTIONS: usize = 256;
@@ -62,7 +62,9 @@ impl ServiceError {
     pub fn remedy(&self) -> &'static str {
         match self {
             Self::Mem(error) => error.remedy(),
-            Self::Thread(_) => "raise the limit of processes with `ulimit -u`, or the pids limit of the cgroup",
+            Self::Thread(_) => {
+                "raise the limit of processes with `ulimit -u`, or the pids limit of the cgroup"
+            }
             Self::Forked => "create a new Context in the child",
         }
     }
@@ -92,9 +94,27 @@ struct Shared {
     orders: Mutex<Vec<Order>>,
 }
 
+/// A descriptor that tells when a process is gone.
+#[derive(Debug)]
+pub enum Watch {
+    /// A pidfd: readable once the process has ended (`pidfd_open(2)`).
+    Pidfd(OwnedFd),
+    /// A connection, which others may be reading from: hung up once the process has closed its end, by ending or by exec.
+    Connection(OwnedFd),
+}
+
+impl Watch {
+    fn events(&self) -> (&OwnedFd, EventFlags) {
+        match self {
+            Self::Pidfd(fd) => (fd, EventFlags::IN),
+            Self::Connection(fd) => (fd, EventFlags::RDHUP),
+        }
+    }
+}
+
 enum Order {
     Listen(OwnedFd),
-    Watch { state: Arc<PeerState>, fds: Vec<OwnedFd> },
+    Watch { state: Arc<PeerState>, fds: Vec<Watch> },
     Sweep,
 }
 
@@ -138,12 +158,11 @@ impl Service {
         Ok(())
     }
 
-    /// Has an exporter watched: when one of `fds` becomes readable with nothing to read (a pidfd, or a socket at its end),
-    /// `state` is told.
+    /// Has an exporter watched: when one of `fds` tells its end, `state` is told.
     ///
     /// # Errors
     /// [`ServiceError`].
-    pub fn watch(&self, state: &Arc<PeerState>, fds: Vec<OwnedFd>) -> Result<(), ServiceError> {
+    pub fn watch(&self, state: &Arc<PeerState>, fds: Vec<Watch>) -> Result<(), ServiceError> {
         let mut running = self.running.lock();
         self.start(&mut running)?.shared.order(Order::Watch { state: Arc::clone(state), fds });
         Ok(())
@@ -163,7 +182,8 @@ impl Service {
         if running.is_none() {
             let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
                 .map_err(|errno| MemError::of("eventfd", errno, 0))?;
-            let shared = Arc::new(Shared { stop: AtomicBool::new(false), wake, orders: Mutex::new(Vec::new()) });
+            let shared =
+                Arc::new(Shared { stop: AtomicBool::new(false), wake, orders: Mutex::new(Vec::new()) });
             let mut events = Events::new(Arc::clone(&shared), Arc::clone(&self.exports))?;
             let thread = std::thread::Builder::new()
                 .name("rucx-service".to_owned())
@@ -219,7 +239,7 @@ const FIRST: u64 = 2;
 
 struct Watched {
     state: Arc<PeerState>,
-    fds: Vec<OwnedFd>,
+    fds: Vec<Watch>,
 }
 
 /// The thread's own state.
@@ -238,7 +258,8 @@ struct Events {
 
 impl Events {
     fn new(shared: Arc<Shared>, exports: Arc<ExportTable>) -> Result<Self, MemError> {
-        let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(|errno| MemError::of("epoll_create1", errno, 0))?;
+        let epoll =
+            epoll::create(CreateFlags::CLOEXEC).map_err(|errno| MemError::of("epoll_create1", errno, 0))?;
         epoll::add(&epoll, &shared.wake, EventData::new_u64(WAKE), EventFlags::IN)
             .map_err(|errno| MemError::of("epoll_ctl", errno, 0))?;
         Ok(Self {
@@ -304,7 +325,8 @@ impl Events {
             match order {
                 Order::Sweep => self.sweeping = true,
                 Order::Listen(socket) => {
-                    let added = epoll::add(&self.epoll, &socket, EventData::new_u64(LISTENER), EventFlags::IN);
+                    let added =
+                        epoll::add(&self.epoll, &socket, EventData::new_u64(LISTENER), EventFlags::IN);
                     if let Err(error) = added {
                         tracing::error!(%error, "the service socket cannot be watched");
                     }
@@ -313,8 +335,9 @@ impl Events {
                 Order::Watch { state, fds } => {
                     let id = self.next;
                     self.next += 1;
-                    for fd in &fds {
-                        let added = epoll::add(&self.epoll, fd, EventData::new_u64(id), EventFlags::IN);
+                    for watch in &fds {
+                        let (fd, events) = watch.events();
+                        let added = epoll::add(&self.epoll, fd, EventData::new_u64(id), events);
                         if let Err(error) = added {
                             tracing::error!(%error, "an exporter's death will not be noticed");
                         }

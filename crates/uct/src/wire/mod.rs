@@ -2,13 +2,13 @@
 //!
 //! Readers never panic and never read beyond the slice they were given; what comes from a peer is read with them only.
 
-/// Reading stopped: `needed` bytes at `offset` were not there.
+/// The bytes end too early: `needed` more were wanted at their end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{needed} bytes are needed at offset {offset}, and are not there")]
+#[error("{needed} more bytes are needed at offset {offset}, and are not there")]
 pub struct Truncated {
-    /// Where reading stopped, in bytes from the beginning.
+    /// Where the bytes end, counted from their beginning.
     pub offset: usize,
-    /// Bytes that were wanted there.
+    /// Bytes that are missing there.
     pub needed: usize,
 }
 
@@ -43,7 +43,7 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// [`Truncated`].
     pub fn bytes(&mut self, len: usize) -> Result<&'a [u8], Truncated> {
-        let error = Truncated { offset: self.offset, needed: len };
+        let error = Truncated { offset: self.bytes.len(), needed: len.saturating_sub(self.remaining()) };
         let end = self.offset.checked_add(len).ok_or(error)?;
         let bytes = self.bytes.get(self.offset..end).ok_or(error)?;
         self.offset = end;
@@ -183,5 +183,9 @@ mod tests {
         assert_eq!(reader.bytes(usize::MAX), Err(Truncated { offset: 15, needed: usize::MAX }));
         assert_eq!(reader.u8(), Err(Truncated { offset: 15, needed: 1 }));
         assert_eq!(reader.remaining(), 0);
+        let mut reader = Reader::new(&bytes[..13]);
+        assert_eq!(reader.bytes(7).map(<[u8]>::len), Ok(7));
+        assert_eq!(reader.u64(), Err(Truncated { offset: 13, needed: 2 }));
+        assert_eq!(reader.remaining(), 6);
     }
 }

@@ -7,8 +7,8 @@ use ucs::mem::SharedBytes;
 
 use super::mkey;
 use crate::api::{
-    AllocError, AttachError, AttachRequest, Attached, Attachment, ComponentId, GlobalId, LinearCost, Md, MdAttr,
-    MdFlags, MdParams, MemTypes, Memh, PackError, PackFlags, RegError,
+    AllocError, AttachError, AttachRequest, Attached, Attachment, ComponentId, GlobalId, LinearCost, Md,
+    MdAttr, MdFlags, MdParams, MemTypes, Memh, PackError, PackFlags, RegError,
 };
 use crate::export::{Claim, Export, ExportTable, Gate, Refusal};
 use crate::memory::{AccessError, LocalMem, Rights, StaleReason, check_range};

@@ -22,7 +22,11 @@ pub const CAPABILITIES: &[Capability] = &[
     Capability { name: "mapped-view", supported: false, note: "every access is mediated" },
     Capability { name: "invalidate", supported: true, note: "" },
     Capability { name: "address-bound", supported: true, note: "raw memory: whatever is mapped there" },
-    Capability { name: "revocable", supported: true, note: "a revocation waits for accesses and ends them all" },
+    Capability {
+        name: "revocable",
+        supported: true,
+        note: "a revocation waits for accesses and ends them all",
+    },
     Capability { name: "survives-exporter-stop", supported: false, note: "it is the same process" },
 ];
 

@@ -39,7 +39,8 @@ pub(super) fn connect(
     let table = take(method, &process, key.files.table)?;
     let vault = take(method, &process, key.files.vault)?;
     let table = Memfd::map_foreign(table.as_fd(), wire::TABLE_LEN, Access::Read).map_err(unsafe_memory)?;
-    let vault = Memfd::map_foreign(vault.as_fd(), wire::VAULT_LEN, Access::ReadWrite).map_err(unsafe_memory)?;
+    let vault =
+        Memfd::map_foreign(vault.as_fd(), wire::VAULT_LEN, Access::ReadWrite).map_err(unsafe_memory)?;
     let slots = SlotSet::claim_in_vault(vault, me).ok_or(AttachError::Unreachable {
         reason: "all in-flight slots the exporter shares out are taken".to_owned(),
         remedy: "have fewer importers that do not use the service socket",

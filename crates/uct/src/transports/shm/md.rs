@@ -8,8 +8,8 @@ use ucs::mem::{Access, Mapping, MemError, Memfd, SharedBytes};
 use super::mkey::{self, Mkey};
 use super::peer::{Peer, Peers, unsafe_memory};
 use crate::api::{
-    AllocError, AttachError, AttachRequest, Attached, Attachment, ComponentId, GlobalId, LinearCost, Md, MdAttr,
-    MdFlags, MdParams, MemTypes, Memh, PackError, PackFlags, RegError,
+    AllocError, AttachError, AttachRequest, Attached, Attachment, ComponentId, GlobalId, LinearCost, Md,
+    MdAttr, MdFlags, MdParams, MemTypes, Memh, PackError, PackFlags, RegError,
 };
 use crate::export::table::number;
 use crate::export::{Export, ExportTable, Gate};
@@ -90,7 +90,10 @@ impl Md for ShmMd {
             StaleReason::Revoked => AttachError::Stale("the export was revoked or dropped"),
             _ => super::peer::GONE,
         })?;
-        Ok(Attached { memory: Arc::new(ShmAttachment { map, gate, rights: region.rights, _peer: peer }), how })
+        Ok(Attached {
+            memory: Arc::new(ShmAttachment { map, gate, rights: region.rights, _peer: peer }),
+            how,
+        })
     }
 }
 
@@ -108,7 +111,9 @@ struct ShmMemh {
 impl Memh for ShmMemh {
     fn packed_size(&self, flags: PackFlags) -> Result<usize, PackError> {
         if flags.intersects(PackFlags::INVALIDATE_RMA | PackFlags::INVALIDATE_AMO) {
-            return Err(PackError::Unsupported("shm cannot invalidate a key: a mapping cannot be taken back"));
+            return Err(PackError::Unsupported(
+                "shm cannot invalidate a key: a mapping cannot be taken back",
+            ));
         }
         if flags.contains(PackFlags::EXPORT) {
             Ok(mkey::LEN)

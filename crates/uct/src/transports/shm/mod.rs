@@ -42,7 +42,11 @@ pub struct ShmComponent;
 pub const CAPABILITIES: &[Capability] = &[
     Capability { name: "alloc", supported: true, note: "a sealed memfd per allocation" },
     Capability { name: "reg", supported: false, note: "only memory it allocated" },
-    Capability { name: "export", supported: true, note: "to any process of this boot that gets the descriptor" },
+    Capability {
+        name: "export",
+        supported: true,
+        note: "to any process of this boot that gets the descriptor",
+    },
     Capability { name: "read-only", supported: true, note: "kept by the kernel: F_SEAL_FUTURE_WRITE" },
     Capability { name: "mapped-view", supported: true, note: "load and store, zero-copy" },
     Capability { name: "invalidate", supported: false, note: "a mapping cannot be taken back" },

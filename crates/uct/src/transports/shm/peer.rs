@@ -17,6 +17,7 @@ use crate::export::{Claim, PeerState, wire};
 use crate::memory::Rights;
 use crate::process::{Identity, Process, Recognition};
 use crate::service::client::Deadline;
+use crate::service::server::Watch;
 use crate::service::{ConnectError, Connection, Service};
 
 /// An exporter, reached.
@@ -68,14 +69,18 @@ impl Peers {
         let entry = {
             let mut known = self.known.lock();
             known.retain(|uuid, entry| {
-                *uuid == request.context_uuid || Arc::strong_count(entry) > 1 || entry.lock().strong_count() > 0
+                *uuid == request.context_uuid
+                    || Arc::strong_count(entry) > 1
+                    || entry.lock().strong_count() > 0
             });
             Arc::clone(known.entry(request.context_uuid).or_default())
         };
-        let mut entry = entry.try_lock_for(params.import_timeout).ok_or_else(|| AttachError::Unreachable {
-            reason: "another import from this exporter has been waiting for its answer all the time".to_owned(),
-            remedy: "see whether the exporter is stopped, or raise UCX_IMPORT_TIMEOUT",
-        })?;
+        let mut entry =
+            entry.try_lock_for(params.import_timeout).ok_or_else(|| AttachError::Unreachable {
+                reason: "another import from this exporter has been waiting for its answer all the time"
+                    .to_owned(),
+                remedy: "see whether the exporter is stopped, or raise UCX_IMPORT_TIMEOUT",
+            })?;
         let claim = Claim {
             slot: key.slot,
             id: request.id,
@@ -128,7 +133,8 @@ impl Peers {
                 answer => return answer,
             }
         }
-        let reason = if reasons.is_empty() { "no way to attach is allowed".to_owned() } else { reasons.join("; ") };
+        let reason =
+            if reasons.is_empty() { "no way to attach is allowed".to_owned() } else { reasons.join("; ") };
         Err(AttachError::Unreachable { reason, remedy })
     }
 
@@ -155,9 +161,8 @@ impl Peers {
                 });
             }
         }
-        let granted = connection
-            .ask(wire_request(claim, request, true), deadline)
-            .map_err(AttachError::of_service)?;
+        let granted =
+            connection.ask(wire_request(claim, request, true), deadline).map_err(AttachError::of_service)?;
         let (table, page) = granted.control.ok_or(AttachError::Malformed("no control descriptors"))?;
         let table = Memfd::map_foreign(table.as_fd(), wire::TABLE_LEN, Access::Read);
         let page = Memfd::map_foreign(page.as_fd(), wire::SLOTS_LEN, Access::ReadWrite);
@@ -195,7 +200,9 @@ pub(super) fn recognised(process: &Process, exporter: &Identity) -> Result<(), A
     }
     match process.recognise(exporter) {
         Recognition::Same => Ok(()),
-        Recognition::Other => Err(AttachError::Stale("the exporting process is gone: another one has its place")),
+        Recognition::Other => {
+            Err(AttachError::Stale("the exporting process is gone: another one has its place"))
+        }
         Recognition::Unknown => Err(AttachError::Unreachable {
             reason: "whether it is the exporting process cannot be told".to_owned(),
             remedy: "mount /proc with the exporter's pid namespace, or run Linux 6.9 or later",
@@ -210,7 +217,11 @@ pub(super) fn unsafe_memory(error: ucs::mem::ForeignFdError) -> AttachError {
     }
 }
 
-fn wire_request(claim: &Claim, request: &AttachRequest<'_>, want_control: bool) -> crate::service::wire::Request {
+fn wire_request(
+    claim: &Claim,
+    request: &AttachRequest<'_>,
+    want_control: bool,
+) -> crate::service::wire::Request {
     crate::service::wire::Request { sequence: 0, want_control, uuid: request.context_uuid, claim: *claim }
 }
 
@@ -263,13 +274,13 @@ impl Peer {
         match &self.channel {
             Channel::Socket(connection) => {
                 if let Some(connection) = connection.lock().as_ref() {
-                    fds.push(connection.watch_fd().map_err(AttachError::of_service)?);
+                    fds.push(Watch::Connection(connection.watch_fd().map_err(AttachError::of_service)?));
                     if let Ok(process) = connection.peer() {
-                        fds.push(duplicate(&process)?);
+                        fds.push(Watch::Pidfd(duplicate(&process)?));
                     }
                 }
             }
-            Channel::Direct(direct) => fds.push(duplicate(direct.process())?),
+            Channel::Direct(direct) => fds.push(Watch::Pidfd(duplicate(direct.process())?)),
         }
         Ok(service.watch(&self.state, fds)?)
     }

@@ -1,0 +1,152 @@
+//! Processes killed, stopped and replaced at bad moments.
+
+use std::time::{Duration, Instant};
+
+use testkit::Role;
+use ucp::Status;
+
+use super::roles::{Actor, Answer, FILL};
+
+pub fn exporter_killed_before_import() {
+    let (mut host, mut dpu) = (Actor::host(4096), Actor::dpu());
+    let handle = host.export();
+    host.0.kill();
+    let text = dpu.import(&handle).err(Status::Stale);
+    assert!(text.contains("shm: no: stale: "), "{text}");
+}
+
+/// The exporter is stopped, so that the import waits for it; then it is killed.
+pub fn exporter_killed_during_import() {
+    let mut host = Actor::host(4096);
+    let mut dpu = Actor(Role::new("roles::dpu").env("UCX_SHM_ATTACH", "socket").start());
+    let handle = host.export();
+    host.0.stop();
+    dpu.0.send(b"import");
+    dpu.0.send(&handle);
+    assert!(dpu.0.try_recv(Duration::from_millis(100)).is_err(), "the import waits for the exporter");
+    let begin = Instant::now();
+    host.0.kill();
+    let answer = Answer::parse(&dpu.0.recv());
+    // Its socket ends before its pidfd tells: both are true.
+    match answer {
+        Answer::Err { status, text } => {
+            assert!(status == "Stale" || text.contains("closed the connection"), "{text}")
+        }
+        Answer::Ok(_) => panic!("imported from a dead process"),
+    }
+    assert!(begin.elapsed() < Duration::from_secs(2), "it does not wait for the timeout");
+    dpu.import(&handle).err(Status::Stale);
+}
+
+pub fn exporter_killed_after_import() {
+    let (mut host, mut dpu) = (Actor::host(4096), Actor::dpu());
+    let handle = host.export();
+    dpu.import(&handle).ok();
+    host.0.kill();
+    let text = dpu.read_until(Status::Stale);
+    assert_eq!(text, "stale after 0 bytes: the exporting process is gone");
+    dpu.write(0, b"nobody is there").err(Status::Stale);
+    // A view held stays a view of the memory: what is not revocable says so.
+    assert_eq!(dpu.ask("view-read 8 0").ok(), [FILL; 8]);
+    dpu.import(&handle).err(Status::Stale);
+}
+
+pub fn exporter_exits_after_import() {
+    let (mut host, mut dpu) = (Actor::host(4096), Actor::dpu());
+    dpu.import(&host.export()).ok();
+    host.0.send(b"exit");
+    host.0.expect_exit(0);
+    dpu.read_until(Status::Stale);
+}
+
+/// exec keeps the pid and the pidfd's inode: the end of the connection tells.
+pub fn exporter_execs_after_import() {
+    let (mut host, mut dpu) = (Actor::host(4096), Actor::dpu());
+    let handle = host.export();
+    dpu.import(&handle).ok();
+    host.0.send(b"exec");
+    let text = dpu.read_until(Status::Stale);
+    assert_eq!(text, "stale after 0 bytes: the exporting process is gone");
+    Actor::dpu().import(&handle).err(Status::Stale);
+    Actor::dpu_with("UCX_SHM_ATTACH", "proc").import(&handle).err(Status::Stale);
+}
+
+pub fn stopped_exporter_is_still_read() {
+    let (mut host, mut dpu) = (Actor::host(1 << 20), Actor::dpu());
+    dpu.import(&host.export()).ok();
+    host.0.stop();
+    assert_eq!(dpu.read(0, 1 << 20).ok(), vec![FILL; 1 << 20]);
+    dpu.write(500_000, b"while you were stopped").ok();
+    host.0.cont();
+    assert_eq!(host.read(500_000, 22).ok(), b"while you were stopped");
+}
+
+/// With ptrace rights, descriptors come from /proc even from an exporter that does not answer.
+pub fn stopped_exporter_is_still_imported_from() {
+    let mut host = Actor::host(4096);
+    let mut dpu = Actor::dpu_with("UCX_IMPORT_TIMEOUT", "300ms");
+    let handle = host.export();
+    host.0.stop();
+    let how = dpu.import(&handle).text();
+    assert!(how.contains("shm: descriptor taken from /proc/PID/fd"), "{how}");
+    dpu.write(0, b"in").ok();
+    host.0.cont();
+    assert_eq!(host.read(0, 2).ok(), b"in");
+}
+
+pub fn stopped_exporter_times_out() {
+    let mut host = Actor::host(4096);
+    let dpu = Role::new("roles::dpu").env("UCX_SHM_ATTACH", "socket").env("UCX_IMPORT_TIMEOUT", "300ms");
+    let mut dpu = Actor(dpu.start());
+    let handle = host.export();
+    host.0.stop();
+    let begin = Instant::now();
+    let text = dpu.import(&handle).err(Status::Unreachable);
+    assert!(text.contains("shm: no: socket: no answer on the service socket within 3"), "{text}");
+    assert!(text.contains("see whether the exporter is stopped"), "{text}");
+    let waited = begin.elapsed();
+    assert!(waited > Duration::from_millis(290) && waited < Duration::from_secs(2), "{waited:?}");
+    host.0.cont();
+    dpu.import(&handle).ok();
+}
+
+pub fn importer_killed() {
+    let (mut host, mut dpu) = (Actor::host(4096), Actor::dpu());
+    let fds = host.ask("fds").text();
+    dpu.import(&host.export()).ok();
+    dpu.0.kill();
+    host.ask("revoke 0").ok();
+    // What it had is given back, but for what the first export has made.
+    let begin = Instant::now();
+    let mut other = Actor::dpu();
+    other.import(&host.export()).ok();
+    drop(other);
+    let mut counts = Vec::new();
+    while begin.elapsed() < Duration::from_secs(2) {
+        counts.push(host.ask("fds").text().parse::<usize>().unwrap());
+        std::thread::sleep(Duration::from_millis(20));
+        // table, vault, epoll, eventfd, listener
+        if *counts.last().unwrap() <= fds.parse::<usize>().unwrap() + 5 {
+            return;
+        }
+    }
+    panic!("{fds} descriptors before, then {counts:?}");
+}
+
+/// The test that matters most: an import that outlives its export never reaches a newer region, at the same address or not.
+pub fn newer_region_is_never_reached() {
+    let (mut host, mut dpu) = (Actor::host(1 << 20), Actor::dpu());
+    let handle = host.export();
+    let address = host.ask("address").text();
+    dpu.import(&handle).ok();
+    let mut same_address = 0;
+    for _ in 0..50 {
+        host.ask("drop-region").ok();
+        same_address += u32::from(host.ask("another").text() == address);
+        dpu.read(0, 16).err(Status::Stale);
+        dpu.write(0, b"never").err(Status::Stale);
+        dpu.import(&handle).err(Status::Stale);
+        assert_eq!(host.read(0, 16).ok(), b"the newer region");
+    }
+    assert!(same_address > 0, "no address was used again: this shows nothing");
+}

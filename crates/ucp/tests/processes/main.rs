@@ -1,0 +1,52 @@
+//! Exports between real processes: what must work, every error, and every fault.
+
+#![allow(clippy::unwrap_used, clippy::missing_panics_doc, unreachable_pub)] // tests
+
+mod errors;
+mod faults;
+mod fork;
+mod hostile;
+mod limits;
+mod many;
+mod revoke;
+mod roles;
+mod ways;
+
+fn main() -> std::process::ExitCode {
+    testkit::main! {
+        roles: [
+            roles::host, roles::dpu, fork::forking_host, fork::forking_dpu, limits::host_at_limits, limits::dpu_at_limits,
+            many::leaves_nothing_behind, revoke::writer, ways::grabber,
+        ],
+        tests: [
+            errors::bytes_of_the_wire_arrive_both_ways, errors::truncated_at_every_byte, errors::trailing_bytes,
+            errors::not_a_handle, errors::wrong_token, errors::missing_token, errors::forged_fields, errors::other_boot,
+            errors::revoked, errors::revoked_twice, errors::region_dropped, errors::context_dropped,
+            errors::one_of_two_exports_revoked, errors::owned_buffer_reaches_its_own_context_only,
+            errors::raw_memory_reaches_its_own_context_only, errors::raw_memory_unmapped, errors::no_exporting_transport,
+            errors::feature_missing, errors::zero_length, errors::out_of_range, errors::read_only_is_refused,
+            errors::read_only_buffer, errors::configuration, errors::debug_shows_no_secret,
+            faults::exporter_killed_before_import, faults::exporter_killed_during_import,
+            faults::exporter_killed_after_import, faults::exporter_exits_after_import,
+            faults::exporter_execs_after_import, faults::stopped_exporter_is_still_read,
+            faults::stopped_exporter_is_still_imported_from, faults::stopped_exporter_times_out,
+            faults::importer_killed, faults::newer_region_is_never_reached,
+            fork::child_of_exporter, fork::child_of_importer, fork::exporter_dies_and_its_child_lives,
+            hostile::unsealed_memfd, hostile::resized_memfd, hostile::no_memfd, hostile::a_table_that_is_none,
+            hostile::missing_descriptors, hostile::garbage, hostile::silence, hostile::closes_at_once,
+            hostile::another_process_has_taken_the_name, hostile::peers_of_the_service_socket,
+            hostile::a_thousand_connections,
+            limits::exporter_runs_into_each_limit, limits::importer_runs_into_each_limit, limits::too_many_imports,
+            many::ten_thousand_exports => .secs(120), many::regions_until_the_limit => .secs(120),
+            many::beyond_four_gib, many::threads_import_one_handle, many::same_handle_twice,
+            many::threads_read_and_write, many::nothing_is_left_behind, many::connections_do_not_add_up,
+            revoke::no_write_lands_after_revoke => .secs(120), revoke::guard_without_drain_writes_land_late => .secs(120),
+            revoke::stopped_importer_is_not_revoked, revoke::killed_importer_is_revoked,
+            revoke::view_outlives_revoke, revoke::dropped_region_is_kept_until_drained,
+            revoke::within_one_context,
+            ways::by_proc, ways::by_pidfd, ways::by_socket_as_another_user, ways::denied_to_another_user,
+            ways::other_network_namespace, ways::other_network_namespace_without_ptrace, ways::other_pid_namespace,
+            ways::read_only_is_kept_by_the_kernel, ways::no_way_allowed, ways::vault_slots_run_out,
+        ],
+    }
+}

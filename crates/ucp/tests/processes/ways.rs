@@ -1,0 +1,220 @@
+//! The ways to a descriptor, and who is denied them. As root nothing would be denied: these roles become another user first.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use testkit::{Role, role};
+use ucp::Status;
+use uct::api::AttachRequest;
+use uct::service::client::Deadline;
+use uct::service::wire::Request;
+
+use super::roles::{Actor, FILL};
+
+/// The user nobody on Debian; any that is not root would do.
+const NOBODY: u32 = 65_534;
+
+pub fn by_proc() {
+    let mut host = Actor::host(4096);
+    let mut dpu = Actor::dpu_with("UCX_SHM_ATTACH", "proc");
+    let handle = host.export();
+    let how = dpu.import(&handle).text();
+    assert!(how.contains("shm: descriptor taken from /proc/PID/fd"), "{how}");
+    used_like_any_other(&mut host, &mut dpu, &handle);
+}
+
+pub fn by_pidfd() {
+    let mut host = Actor::host(4096);
+    let mut dpu = Actor::dpu_with("UCX_SHM_ATTACH", "pidfd");
+    let handle = host.export();
+    let how = dpu.import(&handle).text();
+    assert!(how.contains("shm: descriptor taken by pidfd_getfd"), "{how}");
+    used_like_any_other(&mut host, &mut dpu, &handle);
+}
+
+/// Data, a wrong token, a second export, revocation, a newer export: as over the socket.
+fn used_like_any_other(host: &mut Actor, dpu: &mut Actor, handle: &[u8]) {
+    assert_eq!(dpu.read(0, 8).ok(), [FILL; 8]);
+    dpu.write(100, b"directly").ok();
+    assert_eq!(host.read(100, 8).ok(), b"directly");
+    let mut wrong = handle.to_vec();
+    wrong[super::roles::mkey_offset(handle, 2) + 48] ^= 1;
+    dpu.import(&super::roles::repaired(wrong)).err(Status::AccessDenied);
+    let mut forged = handle.to_vec();
+    forged[24] ^= 1;
+    dpu.import(&super::roles::repaired(forged)).err(Status::InvalidHandle);
+    let second = host.export();
+    host.ask("revoke 0").ok();
+    dpu.read(0, 8).err(Status::Stale);
+    dpu.import(handle).err(Status::Stale);
+    dpu.import(&second).ok();
+    assert_eq!(dpu.read(0, 8).ok(), [FILL; 8]);
+    host.ask("drop-region").ok();
+    dpu.read(0, 8).err(Status::Stale);
+    dpu.import(&second).err(Status::Stale);
+    host.0.kill();
+    dpu.import(&second).err(Status::Stale);
+}
+
+/// A handle is a bearer capability: over the socket, its token is what counts.
+pub fn by_socket_as_another_user() {
+    let mut host = Actor::host(4096);
+    let mut dpu = Actor(Role::new("roles::dpu").as_uid(NOBODY).start());
+    dpu.import(&host.export()).ok();
+    dpu.write(0, b"nobody").ok();
+    assert_eq!(host.read(0, 6).ok(), b"nobody");
+}
+
+pub fn denied_to_another_user() {
+    let mut host = Actor::host(4096);
+    let dpu = Role::new("roles::dpu").as_uid(NOBODY).env("UCX_SHM_ATTACH", "^socket");
+    let mut dpu = Actor(dpu.start());
+    let text = dpu.import(&host.export()).err(Status::Unreachable);
+    assert!(text.contains("proc: open(/proc/PID/fd): Permission denied (os error 13)"), "{text}");
+    assert!(text.contains("pidfd: pidfd_getfd: Operation not permitted (os error 1)"), "{text}");
+    assert!(text.contains("run as the exporter's user, with ptrace allowed"), "{text}");
+}
+
+/// Its socket cannot be seen from there; with ptrace rights, its descriptors can.
+pub fn other_network_namespace() {
+    let mut host = Actor(Role::new("roles::host").arg("4096").in_new_netns().start());
+    let mut dpu = Actor::dpu();
+    let how = dpu.import(&host.export()).text();
+    assert!(how.contains("shm: descriptor taken from /proc/PID/fd"), "{how}");
+    dpu.write(0, b"across").ok();
+    assert_eq!(host.read(0, 6).ok(), b"across");
+}
+
+pub fn other_network_namespace_without_ptrace() {
+    let mut host = Actor(Role::new("roles::host").arg("4096").in_new_netns().start());
+    let mut dpu = Actor(Role::new("roles::dpu").as_uid(NOBODY).start());
+    let text = dpu.import(&host.export()).err(Status::Unreachable);
+    assert!(text.contains("socket: the exporter's service socket is in another network namespace"), "{text}");
+    assert!(text.contains("run both sides in one network namespace"), "{text}");
+}
+
+pub fn other_pid_namespace() {
+    // The socket reaches it: the peer's pidfd tells who it is, though its pid cannot be seen from here.
+    let mut host = Actor(Role::new("roles::host").arg("4096").in_new_pidns().start());
+    let handle = host.export();
+    let mut dpu = Actor::dpu();
+    dpu.import(&handle).ok();
+    dpu.write(0, b"pidns").ok();
+    assert_eq!(host.read(0, 5).ok(), b"pidns");
+    let mut dpu = Actor::dpu_with("UCX_SHM_ATTACH", "proc");
+    let text = dpu.import(&handle).err(Status::Unreachable);
+    assert!(text.contains("proc: the exporter lives in another pid namespace"), "{text}");
+    // And the other way round.
+    let mut host = Actor::host(4096);
+    let mut dpu = Actor(Role::new("roles::dpu").in_new_pidns().start());
+    dpu.import(&host.export()).ok();
+    host.ask("revoke 0").ok();
+    dpu.read(0, 1).err(Status::Stale);
+}
+
+pub fn no_way_allowed() {
+    let mut dpu = Actor::dpu_with("UCX_SHM_ATTACH", "");
+    let text = dpu.import(&Actor::host(4096).export()).err(Status::Unreachable);
+    assert!(text.contains("shm: no: no way to attach is allowed"), "{text}");
+    assert!(text.contains("[allow a way to attach in UCX_SHM_ATTACH]"), "{text}");
+}
+
+/// Slots that importers without the socket share are claimed one each, and given back: by those that go, and of those that die.
+pub fn vault_slots_run_out() {
+    let mut host = Actor::host(4096);
+    let handle = host.export();
+    let context = || {
+        ucp::Context::builder()
+            .features(ucp::Features::EXPORTED_MEMH)
+            .set("UCX_SHM_ATTACH", "proc")
+            .build()
+            .unwrap()
+    };
+    let mut imports: Vec<_> = (0..64).map(|_| context().mem_import(&handle).unwrap()).collect();
+    let error = context().mem_import(&handle).unwrap_err();
+    assert!(error.to_string().contains("all in-flight slots the exporter shares out are taken"), "{error}");
+    imports.pop();
+    let mut dead = Actor::dpu_with("UCX_SHM_ATTACH", "proc");
+    dead.import(&handle).ok();
+    context().mem_import(&handle).unwrap_err();
+    dead.0.kill();
+    // A revocation looks at the slots, and frees those of the dead.
+    host.export();
+    host.ask("revoke 1").ok();
+    context().mem_import(&handle).unwrap();
+}
+
+/// An importer that keeps to no rule: takes the descriptor for itself and tries all that could write.
+pub fn grabber() {
+    use rustix::fs::{
+        FallocateFlags, MemfdFlags, OFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create,
+    };
+    use ucs::mem::{Access, Mapping};
+    let handle = ucp::wire::handle::Handle::decode(&role::recv(), |_| true).unwrap();
+    let entry = handle.entries.iter().find(|entry| entry.component == 2).unwrap();
+    let key = uct::transports::shm::mkey::Mkey::decode(&entry.mkey).unwrap();
+    let request = AttachRequest {
+        context_uuid: handle.context_uuid,
+        id: handle.registration_id,
+        epoch: handle.epoch,
+        address: handle.address,
+        length: handle.length,
+        mkey: &entry.mkey,
+    };
+    let deadline = Deadline::after(std::time::Duration::from_secs(5));
+    let mut connection = uct::service::Connection::open(&key.service, &deadline).unwrap();
+    let claim = uct::export::Claim {
+        slot: key.slot,
+        id: request.id,
+        epoch: request.epoch,
+        address: request.address,
+        length: request.length,
+        token: key.token,
+    };
+    let wire = Request { sequence: 0, want_control: true, uuid: request.context_uuid, claim };
+    let granted = connection.ask(wire, &deadline).unwrap();
+    let (table, _page) = granted.control.unwrap();
+    let reopened = |fd: BorrowedFd<'_>| {
+        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd));
+        rustix::fs::open(path, OFlags::RDWR, rustix::fs::Mode::empty()).unwrap()
+    };
+    let tries = |fd: BorrowedFd<'_>, len: usize| {
+        let mut landed = Vec::new();
+        let mut note = |what: &str, done: bool| {
+            if done {
+                landed.push(what.to_owned());
+            }
+        };
+        note("pwrite", rustix::io::pwrite(fd, b"x", 0).is_ok());
+        note("map", Mapping::of_file(fd, len, Access::ReadWrite).is_ok());
+        note("map re-opened", Mapping::of_file(reopened(fd).as_fd(), len, Access::ReadWrite).is_ok());
+        note("truncate", ftruncate(fd, 0).is_ok());
+        note("grow", ftruncate(fd, 1 << 20).is_ok());
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        note("punch", fallocate(fd, punch, 0, 4096).is_ok());
+        note("seal", fcntl_add_seals(fd, rustix::fs::SealFlags::WRITE).is_ok());
+        note("map for reading", Mapping::of_file(fd, len, Access::Read).is_ok());
+        landed
+    };
+    let region = tries(granted.region.as_fd(), usize::try_from(granted.length).unwrap());
+    let table = tries(table.as_fd(), uct::export::wire::TABLE_LEN);
+    // The same tries on a memfd without seals land: they are no idle threats.
+    let free = memfd_create("free", MemfdFlags::ALLOW_SEALING).unwrap();
+    ftruncate(&free, 4096).unwrap();
+    let free = tries(free.as_fd(), 4096);
+    role::send(format!("{region:?} {table:?} {free:?}").as_bytes());
+}
+
+pub fn read_only_is_kept_by_the_kernel() {
+    let all = r#"["pwrite", "map", "map re-opened", "truncate", "grow", "punch", "seal", "map for reading"]"#;
+    let grab = |host: &mut Actor| {
+        let mut grabber = Role::spawn("ways::grabber");
+        String::from_utf8(grabber.request(&host.export())).unwrap()
+    };
+    let mut host = Actor::read_only_host(8192);
+    let reading = r#"["map for reading"]"#;
+    assert_eq!(grab(&mut host), format!("{reading} {reading} {all}"));
+    assert_eq!(host.read(0, 8192).ok(), vec![FILL; 8192]);
+    // A region with write rights: its size is kept by the kernel, its bytes are the importer's to write.
+    let writing = r#"["pwrite", "map", "map re-opened", "punch", "map for reading"]"#;
+    assert_eq!(grab(&mut Actor::host(8192)), format!("{writing} {reading} {all}"));
+}
