@@ -1,0 +1,292 @@
+//! The two processes, as the demo sees them: started, asked, waited for within bounds, killed at the end.
+
+use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
+use std::io::{self, BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{self, ChildStdin, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use super::frame::{self, FrameError};
+use super::protocol::{Command, Fault, Report};
+use crate::ui::{Who, forward};
+
+/// The demo cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// A role could not be started.
+    #[error("{} cannot be started: {error}", who.name())]
+    Start { who: Who, error: io::Error },
+    /// A role ended.
+    #[error("{} ended {during}: {how}{last_words}", who.name())]
+    Ended { who: Who, during: String, how: String, last_words: String },
+    /// A role did not answer.
+    #[error("{} has not answered within {} s {during}", who.name(), patience.as_secs())]
+    Silent { who: Who, during: String, patience: Duration },
+    /// A role answered what it should not.
+    #[error("{} does not keep to the protocol {during}: {error}", who.name())]
+    Protocol { who: Who, during: String, error: String },
+    /// The library refused what should have worked.
+    #[error("{} {during}: {}", who.name(), fault.error)]
+    Refused { who: Who, during: String, fault: Fault },
+    /// Standard output is closed.
+    #[error("standard output: {0}")]
+    Output(#[from] io::Error),
+}
+
+/// How long a role may need to end after it has closed its pipe.
+const LAST_BREATH: Duration = Duration::from_secs(2);
+
+enum Event {
+    Report(Report),
+    Closed,
+    Bad(FrameError),
+}
+
+/// Both roles.
+pub(crate) struct Roles {
+    host: Child,
+    dpu: Child,
+    events: Receiver<(Who, Event)>,
+    early: VecDeque<(Who, Report)>,
+    patience: Duration,
+    during: String,
+}
+
+impl Roles {
+    /// Starts both, each with three pipes and of the environment with `variables` only. Each answer is waited for as long as
+    /// `patience` at most.
+    ///
+    /// # Errors
+    /// [`Failure::Start`].
+    pub(crate) fn start(variables: &[(OsString, OsString)], patience: Duration) -> Result<Self, Failure> {
+        let (to, events) = mpsc::channel();
+        let host = Child::start(Who::Host, "demo-host", variables, &to)?;
+        let dpu = Child::start(Who::Dpu, "demo-dpu", variables, &to)?;
+        let during = "at the beginning".to_owned();
+        Ok(Self { host, dpu, events, early: VecDeque::new(), patience, during })
+    }
+
+    /// Says what is being done, for errors: `in part 1`.
+    pub(crate) fn now(&mut self, during: String) {
+        self.during = during;
+    }
+
+    /// Gives a command.
+    ///
+    /// # Errors
+    /// The role has ended.
+    pub(crate) fn tell(&mut self, who: Who, command: &Command) -> Result<(), Failure> {
+        let child = self.child(who);
+        match child.stdin.as_mut().map(|stdin| frame::send(stdin, command)) {
+            Some(Ok(())) => Ok(()),
+            Some(Err(FrameError::Io(error))) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+            _ => Err(self.ended(who)),
+        }
+    }
+
+    /// Waits for a report.
+    ///
+    /// # Errors
+    /// None came; or a role, whichever, has ended.
+    pub(crate) fn wait(&mut self, who: Who) -> Result<Report, Failure> {
+        if let Some(at) = self.early.iter().position(|(from, _)| *from == who)
+            && let Some((_, report)) = self.early.remove(at)
+        {
+            return Ok(report);
+        }
+        let deadline = Instant::now() + self.patience;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.events.recv_timeout(left) {
+                Ok((from, Event::Report(report))) if from == who => {
+                    // An error may come of the other role's death, which then is what there is to tell.
+                    if matches!(report, Report::Failed { .. } | Report::Refused { .. }) {
+                        self.all_alive()?;
+                    }
+                    return Ok(report);
+                }
+                Ok((from, Event::Report(report))) => self.early.push_back((from, report)),
+                Ok((from, Event::Closed)) => {
+                    if !self.child(from).is_killed {
+                        return Err(self.ended(from));
+                    }
+                }
+                Ok((from, Event::Bad(error))) => return Err(self.protocol(from, error.to_string())),
+                Err(RecvTimeoutError::Timeout) => {
+                    return Err(Failure::Silent { who, during: self.during.clone(), patience: self.patience });
+                }
+                Err(RecvTimeoutError::Disconnected) => return Err(self.ended(who)),
+            }
+        }
+    }
+
+    /// Gives a command, and waits for its answer.
+    ///
+    /// # Errors
+    /// As [`Roles::wait`].
+    pub(crate) fn ask(&mut self, who: Who, command: &Command) -> Result<Report, Failure> {
+        self.tell(who, command)?;
+        self.wait(who)
+    }
+
+    /// A report that is not the one expected.
+    pub(crate) fn unexpected(&self, who: Who, report: Report) -> Failure {
+        let during = self.during.clone();
+        match report {
+            Report::Failed { fault } | Report::Refused { fault, .. } => Failure::Refused { who, during, fault },
+            other => self.protocol(who, format!("an unexpected answer: {other:?}")),
+        }
+    }
+
+    /// Kills a role (SIGKILL), and returns when it is gone.
+    ///
+    /// # Errors
+    /// It cannot be killed.
+    pub(crate) fn kill(&mut self, who: Who) -> io::Result<()> {
+        let child = self.child(who);
+        child.is_killed = true;
+        child.process.kill()?;
+        child.process.wait()?;
+        Ok(())
+    }
+
+    fn child(&mut self, who: Who) -> &mut Child {
+        match who {
+            Who::Host => &mut self.host,
+            Who::Dpu => &mut self.dpu,
+        }
+    }
+
+    fn all_alive(&mut self) -> Result<(), Failure> {
+        for who in [Who::Host, Who::Dpu] {
+            let child = self.child(who);
+            if !child.is_killed && matches!(child.process.try_wait(), Ok(Some(_))) {
+                return Err(self.ended(who));
+            }
+        }
+        Ok(())
+    }
+
+    fn protocol(&self, who: Who, error: String) -> Failure {
+        Failure::Protocol { who, during: self.during.clone(), error }
+    }
+
+    fn ended(&mut self, who: Who) -> Failure {
+        let during = self.during.clone();
+        let child = self.child(who);
+        let how = child.status().map_or_else(|| "it has closed its pipes".to_owned(), describe);
+        let last_words = child.last_words().map(|words| format!("; it said: {words}")).unwrap_or_default();
+        Failure::Ended { who, during, how, last_words }
+    }
+}
+
+fn describe(status: ExitStatus) -> String {
+    match (status.signal(), status.code()) {
+        (Some(9), _) => "killed by signal 9 (SIGKILL)".to_owned(),
+        (Some(signal), _) => format!("killed by signal {signal}"),
+        (None, Some(code)) => format!("exit status {code}"),
+        (None, None) => status.to_string(),
+    }
+}
+
+/// One role's process; killed when dropped.
+struct Child {
+    process: process::Child,
+    stdin: Option<ChildStdin>,
+    /// Forwards its standard error; ends with the last line.
+    errors: Option<JoinHandle<Option<String>>>,
+    is_killed: bool,
+}
+
+impl Child {
+    fn start(
+        who: Who,
+        role: &str,
+        variables: &[(OsString, OsString)],
+        to: &Sender<(Who, Event)>,
+    ) -> Result<Self, Failure> {
+        let failed = |error| Failure::Start { who, error };
+        let mut process = std::env::current_exe()
+            .and_then(|program| {
+                process::Command::new(program)
+                    .arg(role)
+                    .env_clear()
+                    .envs(variables.iter().map(|(name, value)| (name, value)))
+                    .stdin(Stdio::piped())
+                    .stdout(Stdio::piped())
+                    .stderr(Stdio::piped())
+                    .spawn()
+            })
+            .map_err(failed)?;
+        let (stdin, stdout, stderr) = (process.stdin.take(), process.stdout.take(), process.stderr.take());
+        // From here on dropping it kills the process.
+        let mut child = Self { process, stdin, errors: None, is_killed: false };
+        if let Some(mut stdout) = stdout {
+            let to = to.clone();
+            let read = move || loop {
+                let (event, last) = match frame::receive(&mut stdout) {
+                    Ok(Some(report)) => (Event::Report(report), false),
+                    Ok(None) | Err(FrameError::Cut) => (Event::Closed, true),
+                    Err(error) => (Event::Bad(error), true),
+                };
+                if to.send((who, event)).is_err() || last {
+                    return;
+                }
+            };
+            thread::Builder::new().name(format!("{}-reports", who.name())).spawn(read).map_err(failed)?;
+        }
+        if let Some(stderr) = stderr {
+            let read = move || {
+                let mut last = None;
+                for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                    forward(who, &line);
+                    last = Some(line);
+                }
+                last
+            };
+            let name = format!("{}-errors", who.name());
+            child.errors = Some(thread::Builder::new().name(name).spawn(read).map_err(failed)?);
+        }
+        Ok(child)
+    }
+
+    /// How it ended, if it does so soon.
+    fn status(&mut self) -> Option<ExitStatus> {
+        let deadline = Instant::now() + LAST_BREATH;
+        loop {
+            match self.process.try_wait() {
+                Ok(Some(status)) => return Some(status),
+                Ok(None) if Instant::now() < deadline => thread::sleep(Duration::from_millis(5)),
+                _ => return None,
+            }
+        }
+    }
+
+    /// The last line it wrote to standard error; asked when it has ended.
+    fn last_words(&mut self) -> Option<String> {
+        self.status()?;
+        self.errors.take()?.join().ok()?
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        // Of a process that has ended already, neither does anything.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// The variables both roles get: those of this process that configure rucx, and `UCX_TLS` if given.
+pub(crate) fn variables(tls: Option<&str>) -> Vec<(OsString, OsString)> {
+    let ours = |name: &OsStr| name.to_string_lossy().starts_with("UCX_");
+    let mut variables: Vec<_> = std::env::vars_os().filter(|(name, _)| ours(name)).collect();
+    if let Some(tls) = tls {
+        variables.retain(|(name, _)| name != "UCX_TLS");
+        variables.push(("UCX_TLS".into(), tls.into()));
+    }
+    variables
+}

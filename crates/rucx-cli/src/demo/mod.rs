@@ -1,0 +1,130 @@
+//! `rucx demo`: two processes share memory by a handle.
+//!
+//! ```text
+//!  HOST ── reports, handle ──▶ demo ── commands, handle ──▶ DPU
+//!   ▲                           │ ▲                          │
+//!   └──────── commands ─────────┘ └───────── reports ────────┘
+//! ```
+//!
+//! Both roles are this program, executed anew. All arrows are pipes; the memory itself is what this is about.
+
+mod bell;
+mod child;
+pub(crate) mod dpu;
+mod frame;
+pub(crate) mod host;
+pub(crate) mod isolation;
+mod measure;
+mod past;
+mod protocol;
+mod role;
+mod secrecy;
+mod stage;
+mod steps;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::builder::NonEmptyStringValueParser;
+use ucs::config::{Bytes, Value};
+
+use self::child::{Failure, Roles};
+use self::protocol::Descriptor;
+use self::stage::Stage;
+use crate::ui::{self, Ui};
+
+const ABOUT: &str = "\
+Runs two processes which share nothing but pipes. The HOST maps memory and
+exports it; the bytes of the handle go through the pipes to the DPU, which
+imports it, and reads and writes the HOST's memory. Then the HOST revokes it.
+Every step is checked by comparing what the two processes report. The exit
+status is 0 only if all checks held.";
+
+const EXAMPLES: &str = "\
+Examples:
+  rucx demo               64 MiB, all transports
+  rucx demo --size 1G     1 GiB
+  rucx demo --tls self    what fails when no transport reaches the other side
+  rucx demo --quiet       the last line only";
+
+/// The least memory that the steps need.
+const LEAST: u64 = 4096;
+
+/// Arguments of `rucx demo`.
+#[derive(Debug, clap::Args)]
+#[command(long_about = ABOUT, after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// How much memory to export: 8192, 4K, 1M, 2G
+    #[arg(long, value_name = "BYTES", default_value = "64M", value_parser = size)]
+    size: Bytes,
+    /// Transports both processes may use, as UCX_TLS: shm,self
+    #[arg(long, value_name = "LIST", value_parser = NonEmptyStringValueParser::new())]
+    tls: Option<String>,
+    /// Print the last line only
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+fn size(text: &str) -> Result<Bytes, String> {
+    let size = Bytes::parse(text).map_err(|error| error.to_string())?;
+    if size.get() < LEAST { Err(format!("the demo needs {LEAST} bytes at least")) } else { Ok(size) }
+}
+
+/// How long an answer may take: filling memory takes longer the more there is.
+fn patience(size: u64) -> Duration {
+    Duration::from_secs(20 + (size >> 28))
+}
+
+/// Runs the demo. `inherited`: the descriptors this process was started with.
+pub(crate) fn run(args: &Args, inherited: &[Descriptor]) -> ExitCode {
+    let mut ui = Ui::new(args.quiet);
+    match play(args, inherited, &mut ui) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        // Who has closed the pipe does not want to read on.
+        Err(Failure::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::FAILURE,
+        Err(Failure::Output(error)) => {
+            ui::complain(&format!("standard output: {error}"));
+            ExitCode::FAILURE
+        }
+        Err(failure) => {
+            let closed = ui.close(false, &failure.to_string());
+            if closed.is_err() {
+                ui::complain(&failure.to_string());
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn play(args: &Args, inherited: &[Descriptor], ui: &mut Ui) -> Result<bool, Failure> {
+    let variables = child::variables(args.tls.as_deref());
+    let settings: Vec<_> = variables
+        .iter()
+        .map(|(name, value)| format!("{}={}", name.to_string_lossy(), value.to_string_lossy()))
+        .collect();
+    let settings = if settings.is_empty() { "no UCX_* variable set".to_owned() } else { settings.join(" ") };
+    ui.title(concat!("rucx ", env!("CARGO_PKG_VERSION"), " demo"), &settings)?;
+    let size = args.size.get();
+    let roles = Roles::start(&variables, patience(size))?;
+    steps::all(&mut Stage::new(ui, roles, size), inherited)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        assert_eq!(size("4K"), Ok(Bytes::new(4096)));
+        assert_eq!(size("64M"), Ok(Bytes::new(64 << 20)));
+        assert!(size("4095").is_err_and(|error| error.contains("4096 bytes at least")));
+        assert!(size("lots").is_err());
+    }
+
+    #[test]
+    fn more_memory_may_take_longer() {
+        assert!(patience(1 << 40) > patience(64 << 20));
+        assert!(patience(0) >= Duration::from_secs(20));
+    }
+}

@@ -1,0 +1,278 @@
+//! What both roles do alike: commands from standard input, answers to standard output.
+
+use std::io::{self, IsTerminal, StdinLock, StdoutLock};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+use ucp::{AccessError, Context, Features, ImportError, ImportedRegion, MapError, MdResults, Region};
+
+use super::frame::{self, FrameError};
+use super::isolation;
+use super::protocol::{Command, Descriptor, Fault, Report, Said};
+use crate::ui::{complain, in_nanos};
+
+/// A role: answers commands.
+pub(crate) trait Role {
+    /// Answers a command; what comes before the answer goes to `link`.
+    ///
+    /// # Errors
+    /// What the library answered.
+    fn answer(&mut self, command: Command, link: &mut Link) -> Result<Report, Fault>;
+}
+
+/// The pipes to the demo.
+pub(crate) struct Link {
+    from: StdinLock<'static>,
+    to: StdoutLock<'static>,
+}
+
+impl Link {
+    /// Tells the demo.
+    pub(crate) fn send(&mut self, report: &Report) -> Result<(), FrameError> {
+        frame::send(&mut self.to, report)
+    }
+}
+
+/// Answers the demo's commands until it closes the pipe.
+pub(crate) fn serve<R: Role>(descriptors: Vec<Descriptor>, make: impl FnOnce(Context) -> R) -> ExitCode {
+    if io::stdin().is_terminal() || io::stdout().is_terminal() {
+        complain("this is a part of `rucx demo`, which starts it by itself");
+        return ExitCode::from(2);
+    }
+    let mut link = Link { from: io::stdin().lock(), to: io::stdout().lock() };
+    match converse(&mut link, descriptors, make) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(&format!("talking to the demo: {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn converse<R: Role>(
+    link: &mut Link,
+    descriptors: Vec<Descriptor>,
+    make: impl FnOnce(Context) -> R,
+) -> Result<(), FrameError> {
+    let Some(Command::Hello { parent }) = frame::receive(&mut link.from)? else {
+        return Err(FrameError::Malformed("the first command is Hello"));
+    };
+    die_with(parent)?;
+    let ctx = match Context::builder().features(Features::EXPORTED_MEMH).build() {
+        Ok(ctx) => ctx,
+        Err(error) => return link.send(&Report::Failed { fault: fault(error) }),
+    };
+    link.send(&Report::Ready {
+        pid: std::process::id(),
+        environment: isolation::environment(),
+        arguments: std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect(),
+        descriptors,
+    })?;
+    let mut role = make(ctx);
+    while let Some(command) = frame::receive(&mut link.from)? {
+        let report = role.answer(command, link).unwrap_or_else(|fault| Report::Failed { fault });
+        link.send(&report)?;
+    }
+    Ok(())
+}
+
+/// Has this process killed when its parent, `parent`, ends.
+///
+/// Source: `PR_SET_PDEATHSIG(2const)`. A parent that had ended before is noticed by its number.
+fn die_with(parent: u32) -> Result<(), FrameError> {
+    set_parent_process_death_signal(Some(Signal::KILL)).map_err(io::Error::from)?;
+    let is_parent = getppid().is_some_and(|pid| u32::try_from(pid.as_raw_nonzero().get()) == Ok(parent));
+    if is_parent { Ok(()) } else { Err(io::Error::other("the demo has ended").into()) }
+}
+
+/// Memory that can be copied to and from: one's own, or imported.
+pub(crate) trait Memory {
+    /// How many bytes.
+    fn size(&self) -> u64;
+
+    /// Copies from `offset` on.
+    ///
+    /// # Errors
+    /// [`AccessError`].
+    fn get(&self, offset: u64, dst: &mut [u8]) -> Result<(), AccessError>;
+
+    /// Copies to `offset`.
+    ///
+    /// # Errors
+    /// [`AccessError`].
+    fn put(&self, offset: u64, src: &[u8]) -> Result<(), AccessError>;
+}
+
+impl Memory for Region {
+    fn size(&self) -> u64 {
+        self.len() as u64
+    }
+
+    fn get(&self, offset: u64, dst: &mut [u8]) -> Result<(), AccessError> {
+        self.read(offset, dst)
+    }
+
+    fn put(&self, offset: u64, src: &[u8]) -> Result<(), AccessError> {
+        self.write(offset, src)
+    }
+}
+
+impl Memory for ImportedRegion {
+    fn size(&self) -> u64 {
+        self.len()
+    }
+
+    fn get(&self, offset: u64, dst: &mut [u8]) -> Result<(), AccessError> {
+        self.read(offset, dst)
+    }
+
+    fn put(&self, offset: u64, src: &[u8]) -> Result<(), AccessError> {
+        self.write(offset, src)
+    }
+}
+
+const CHUNK: usize = 1 << 20;
+
+/// Writes the pattern of `seed` to all of `mem`; sums what it writes.
+///
+/// # Errors
+/// What the library answered.
+pub(crate) fn fill(mem: &impl Memory, seed: u64) -> Result<Report, Fault> {
+    let mut pattern = Pattern(seed);
+    each_chunk(mem.size(), |offset, chunk| {
+        pattern.fill(chunk);
+        let start = Instant::now();
+        mem.put(offset, chunk)?;
+        Ok(in_nanos(start.elapsed()))
+    })
+}
+
+/// Reads all of `mem`; sums what it reads.
+///
+/// # Errors
+/// What the library answered.
+pub(crate) fn sum(mem: &impl Memory) -> Result<Report, Fault> {
+    each_chunk(mem.size(), |offset, chunk| {
+        let start = Instant::now();
+        mem.get(offset, chunk)?;
+        Ok(in_nanos(start.elapsed()))
+    })
+}
+
+fn each_chunk(
+    size: u64,
+    mut step: impl FnMut(u64, &mut [u8]) -> Result<u64, AccessError>,
+) -> Result<Report, Fault> {
+    let mut chunk = vec![0; CHUNK];
+    let (mut offset, mut crc, mut nanos) = (0, 0, 0);
+    while offset < size {
+        let len = usize::try_from(size - offset).map_or(CHUNK, |rest| rest.min(CHUNK));
+        let part = &mut chunk[..len];
+        nanos += step(offset, part).map_err(fault)?;
+        crc = crc32c::crc32c_append(crc, part);
+        offset += len as u64;
+    }
+    Ok(Report::Moved { bytes: size, crc, nanos })
+}
+
+/// Bytes that look random, the same for the same seed: SplitMix64.
+struct Pattern(u64);
+
+impl Pattern {
+    fn fill(&mut self, bytes: &mut [u8]) {
+        for word in bytes.chunks_mut(8) {
+            let next = self.next().to_le_bytes();
+            word.copy_from_slice(&next[..word.len()]);
+        }
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+}
+
+/// What transports said, for the demo.
+pub(crate) fn said(results: &MdResults) -> Vec<Said> {
+    let tell = |yes, what: &str| (yes, what.to_owned());
+    results
+        .iter()
+        .map(|result| {
+            let (yes, what) = match &result.outcome {
+                Ok(how) => tell(true, how),
+                Err(why) => tell(false, why),
+            };
+            Said { transport: result.component.to_string(), yes, what }
+        })
+        .collect()
+}
+
+/// An error of the library, for the demo.
+pub(crate) fn fault(error: impl Into<ucp::Error>) -> Fault {
+    let error = error.into();
+    let said = match &error {
+        ucp::Error::Import(
+            ImportError::Unreachable { results, .. }
+            | ImportError::Stale { results }
+            | ImportError::AccessDenied { results }
+            | ImportError::Forged { results },
+        )
+        | ucp::Error::Map(MapError::NotExportable { results }) => said(results),
+        _ => Vec::new(),
+    };
+    Fault {
+        status: format!("{:?}", error.status()),
+        error: error.to_string(),
+        remedy: error.remedy(),
+        said,
+    }
+}
+
+/// A mistake of the demo itself.
+pub(crate) fn mistake(what: &str) -> Fault {
+    Fault {
+        status: "InvalidParam".to_owned(),
+        error: what.to_owned(),
+        remedy: "report it: the demo has asked for what there is not".to_owned(),
+        said: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_is_the_same_for_the_same_seed_only() {
+        let bytes = |seed| {
+            let mut bytes = [0; 29];
+            Pattern(seed).fill(&mut bytes);
+            bytes
+        };
+        assert_eq!(bytes(1), bytes(1));
+        assert_ne!(bytes(1), bytes(2));
+    }
+
+    #[test]
+    fn the_sum_of_what_was_written_is_that_of_what_is_read() {
+        let ctx = Context::builder().ignore_env().build().unwrap();
+        let mem = ctx.mem_map(ucp::MemMap::allocate(CHUNK + 13)).unwrap();
+        let crc = |report| match report {
+            Report::Moved { bytes, crc, .. } => {
+                assert_eq!(bytes, CHUNK as u64 + 13);
+                crc
+            }
+            other => panic!("{other:?}"),
+        };
+        let written = crc(fill(&mem, 7).unwrap());
+        assert_eq!(crc(sum(&mem).unwrap()), written);
+        mem.write(CHUNK as u64 + 12, &[0; 1]).unwrap();
+        let mut last = [0];
+        mem.read(CHUNK as u64 + 12, &mut last).unwrap();
+        assert_eq!(last, [0]);
+        assert_ne!(crc(fill(&mem, 8).unwrap()), written);
+    }
+}

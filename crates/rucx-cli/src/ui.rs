@@ -1,0 +1,425 @@
+//! How things look: columns, marks, colours.
+//!
+//! ```text
+//! seconds  who   what is said, wrapped
+//!   0.012  HOST  mapped 64 MiB
+//!                ✓  shm    can be exported
+//!   0.013  ✓     a check that held
+//! ```
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+use std::io::{self, Stdout, Write};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anstream::AutoStream;
+use anstyle::{AnsiColor, Style};
+
+/// Columns of a line.
+pub(crate) const WIDTH: usize = 80;
+/// Where text begins.
+const TEXT: usize = 15;
+/// Where what a transport said begins.
+const SAID: usize = TEXT + 9;
+
+const PLAIN: Style = Style::new();
+const BOLD: Style = Style::new().bold();
+const DIM: Style = Style::new().dimmed();
+const GOOD: Style = AnsiColor::Green.on_default().bold();
+const BAD: Style = AnsiColor::Red.on_default().bold();
+const HOST: Style = AnsiColor::Cyan.on_default().bold();
+const DPU: Style = AnsiColor::Magenta.on_default().bold();
+
+/// Who speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Who {
+    /// The exporting process.
+    Host,
+    /// The importing process.
+    Dpu,
+}
+
+impl Who {
+    /// Its name.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Host => "HOST",
+            Self::Dpu => "DPU",
+        }
+    }
+
+    fn style(self) -> Style {
+        match self {
+            Self::Host => HOST,
+            Self::Dpu => DPU,
+        }
+    }
+}
+
+/// Standard output, as the demo uses it.
+pub(crate) struct Ui {
+    out: AutoStream<Stdout>,
+    start: Instant,
+    ascii: bool,
+    quiet: bool,
+}
+
+impl Ui {
+    /// Writes to standard output; when `quiet`, only what [`Ui::close`] is given.
+    pub(crate) fn new(quiet: bool) -> Self {
+        Self { out: anstream::stdout(), start: Instant::now(), ascii: !locale_is_utf8(), quiet }
+    }
+
+    /// The first line: what this is, and under which settings.
+    pub(crate) fn title(&mut self, left: &str, right: &str) -> io::Result<()> {
+        let (left, right) = (self.text(left).into_owned(), self.text(right).into_owned());
+        let gap = WIDTH.saturating_sub(columns(&left) + columns(&right)).max(2);
+        self.line(&format!("{BOLD}{left}{BOLD:#}{:gap$}{DIM}{right}{DIM:#}", ""))
+    }
+
+    /// Begins a section.
+    pub(crate) fn section(&mut self, number: usize, title: &str) -> io::Result<()> {
+        let (dash, title) = (self.text("─").into_owned(), self.text(title).into_owned());
+        let rest = WIDTH.saturating_sub(columns(&title) + 8);
+        let (left, right) = (dash.repeat(2), dash.repeat(rest));
+        self.line("")?;
+        self.line(&format!("{DIM}{left}{DIM:#} {number}  {BOLD}{title}{BOLD:#} {DIM}{right}{DIM:#}"))
+    }
+
+    /// Somebody says something.
+    pub(crate) fn say(&mut self, who: Who, text: &str) -> io::Result<()> {
+        let name = paint(who.style(), who.name(), 4);
+        self.stamped(&name, PLAIN, text)
+    }
+
+    /// The demo explains something, below what was said before.
+    pub(crate) fn note(&mut self, text: &str) -> io::Result<()> {
+        let lead = " ".repeat(TEXT);
+        self.wrapped(&lead, TEXT, DIM, text)
+    }
+
+    /// A line of what a transport said.
+    pub(crate) fn said(&mut self, transport: &str, yes: bool, what: &str) -> io::Result<()> {
+        // A transport that is not used is no failure: its mark is not red.
+        let style = if yes { GOOD } else { DIM };
+        let lead = format!("{:TEXT$}{}{:<6}", "", paint(style, self.mark(yes), 3), self.text(transport));
+        self.wrapped(&lead, SAID, if yes { PLAIN } else { DIM }, what)
+    }
+
+    /// A check, and whether it held.
+    pub(crate) fn check(&mut self, held: bool, text: &str) -> io::Result<()> {
+        let style = if held { GOOD } else { BAD };
+        let mark = paint(style, self.mark(held), 4);
+        self.stamped(&mark, if held { PLAIN } else { BAD }, text)
+    }
+
+    /// Lines as they are, from the text's column on.
+    pub(crate) fn lines(&mut self, lines: &[String]) -> io::Result<()> {
+        for line in lines {
+            let line = self.text(line).into_owned();
+            self.line(&format!("{:TEXT$}{line}", ""))?;
+        }
+        Ok(())
+    }
+
+    /// A table: the first two columns to the left, numbers to the right.
+    pub(crate) fn table(&mut self, head: &[&str], rows: &[Vec<String>]) -> io::Result<()> {
+        let head = self.cells(&mut head.iter().copied());
+        let rule = self.text("─").repeat(WIDTH - TEXT);
+        self.line(&format!("{:TEXT$}{DIM}{head}{DIM:#}", ""))?;
+        self.line(&format!("{:TEXT$}{DIM}{rule}{DIM:#}", ""))?;
+        for row in rows {
+            let row = self.cells(&mut row.iter().map(String::as_str));
+            self.line(&format!("{:TEXT$}{row}", ""))?;
+        }
+        Ok(())
+    }
+
+    fn cells(&self, cells: &mut dyn Iterator<Item = &str>) -> String {
+        let mut line = String::new();
+        for (index, cell) in cells.enumerate() {
+            let cell = self.text(cell);
+            // Writing to a String does not fail.
+            let _ = match index {
+                0 => write!(line, "{cell:<5}"),
+                1 => write!(line, "{cell:<6}"),
+                _ => write!(line, "{cell:>9}"),
+            };
+        }
+        line
+    }
+
+    /// The last line, which is printed even when quiet.
+    pub(crate) fn close(&mut self, held: bool, text: &str) -> io::Result<()> {
+        self.line("")?;
+        self.quiet = false;
+        let style = if held { GOOD } else { BAD };
+        let lead = paint(style, self.mark(held), 3);
+        self.wrapped(&lead, 3, style, text)?;
+        self.out.flush()
+    }
+
+    /// Writes standard output out.
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+
+    fn stamped(&mut self, name: &str, style: Style, text: &str) -> io::Result<()> {
+        let seconds = self.start.elapsed().as_secs_f64();
+        let lead = format!("{DIM}{seconds:>7.3}{DIM:#}  {name}  ");
+        self.wrapped(&lead, TEXT, style, text)
+    }
+
+    fn wrapped(&mut self, lead: &str, indent: usize, style: Style, text: &str) -> io::Result<()> {
+        let text = self.text(text).into_owned();
+        for (index, line) in wrap(&text, WIDTH - indent).into_iter().enumerate() {
+            if index == 0 {
+                self.line(&format!("{lead}{style}{line}{style:#}"))?;
+            } else {
+                self.line(&format!("{:indent$}{style}{line}{style:#}", ""))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn line(&mut self, line: &str) -> io::Result<()> {
+        if self.quiet { Ok(()) } else { writeln!(self.out, "{line}") }
+    }
+
+    fn mark(&self, yes: bool) -> &'static str {
+        match (self.ascii, yes) {
+            (false, true) => "✓",
+            (false, false) => "✗",
+            (true, true) => "ok",
+            (true, false) => "NO",
+        }
+    }
+
+    fn text<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        printable(text, self.ascii)
+    }
+}
+
+/// Tells that the program was called wrongly.
+pub(crate) fn usage_error(error: &str) -> ExitCode {
+    complain(error);
+    ExitCode::from(2)
+}
+
+/// A line on standard error.
+pub(crate) fn complain(line: &str) {
+    // When standard error is closed there is nobody to tell.
+    let _ = writeln!(anstream::stderr(), "rucx: {}", printable(line, !locale_is_utf8()));
+}
+
+/// A line which a role wrote to its standard error.
+pub(crate) fn forward(who: Who, line: &str) {
+    let name = paint(who.style(), who.name(), 4);
+    let _ = writeln!(anstream::stderr(), "{name} {}", printable(line, !locale_is_utf8()));
+}
+
+fn paint(style: Style, text: &str, width: usize) -> String {
+    let fill = width.saturating_sub(columns(text));
+    format!("{style}{text}{style:#}{:fill$}", "")
+}
+
+/// Whether standard output may be given UTF-8: the first of these variables that is set decides, as in `setlocale(3)`.
+fn locale_is_utf8() -> bool {
+    let set = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().filter_map(std::env::var_os);
+    set.into_iter().find(|value| !value.is_empty()).is_some_and(|value| {
+        let value = value.to_string_lossy().to_ascii_lowercase();
+        value.contains("utf-8") || value.contains("utf8")
+    })
+}
+
+/// Without control characters, and where asked in ASCII: column by column.
+fn printable(text: &str, ascii: bool) -> Cow<'_, str> {
+    let fits = |c: char| !c.is_control() && (!ascii || c.is_ascii());
+    if text.chars().all(fits) {
+        return Cow::Borrowed(text);
+    }
+    let replace = |c: char| match c {
+        _ if fits(c) => c,
+        '─' | '–' | '—' => '-',
+        '│' => '|',
+        '┌' | '┐' | '└' | '┘' | '┬' | '┴' => '+',
+        '▶' | '→' => '>',
+        '◀' | '←' => '<',
+        'µ' => 'u',
+        '×' => 'x',
+        '…' => '~',
+        '\t' => ' ',
+        _ => '?',
+    };
+    Cow::Owned(text.chars().map(replace).collect())
+}
+
+fn columns(text: &str) -> usize {
+    text.chars().count()
+}
+
+/// Breaks at spaces; a word that is too long is broken where it must be. At least one line.
+fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut line = String::new();
+    let mut used = 0;
+    for word in text.split(' ').filter(|word| !word.is_empty()) {
+        let mut word = word;
+        if used > 0 && used + 1 + columns(word) <= width {
+            line.push(' ');
+            used += 1;
+        } else if used > 0 {
+            lines.push(std::mem::take(&mut line));
+            used = 0;
+        }
+        while used + columns(word) > width {
+            let at = word.char_indices().nth(width - used).map_or(word.len(), |(at, _)| at);
+            line.push_str(&word[..at]);
+            lines.push(std::mem::take(&mut line));
+            word = &word[at..];
+            used = 0;
+        }
+        line.push_str(word);
+        used += columns(word);
+    }
+    lines.push(line);
+    lines
+}
+
+/// A number of bytes: `312 B`, `64 MiB`, `1.5 GiB`.
+pub(crate) fn bytes(count: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let mut unit = None;
+    let mut whole = count;
+    let mut shift = 0;
+    for name in UNITS {
+        if whole < 1024 {
+            break;
+        }
+        whole >>= 10;
+        shift += 10;
+        unit = Some(name);
+    }
+    match unit {
+        None => format!("{count} B"),
+        Some(unit) if count.trailing_zeros() >= shift => format!("{whole} {unit}"),
+        Some(unit) => {
+            let tenth = ((count >> (shift - 10)) & 1023) * 10 / 1024;
+            format!("{whole}.{tenth} {unit}")
+        }
+    }
+}
+
+/// A time with three digits: `38.2 ns`, `1.23 µs`, `456 ms`, `7.89 s`.
+pub(crate) fn time(picoseconds: u64) -> String {
+    const UNITS: [(&str, u64); 4] =
+        [("ns", 1_000), ("µs", 1_000_000), ("ms", 1_000_000_000), ("s", 1_000_000_000_000)];
+    // Three digits of one unit are rounded to the next: 999.6 ns is 1.00 µs.
+    let fits = |(_, scale): &&(&str, u64)| picoseconds / scale < 999 || picoseconds % scale * 2 < *scale && picoseconds / scale < 1000;
+    let (unit, scale) = UNITS.iter().find(fits).copied().unwrap_or(UNITS[3]);
+    #[allow(clippy::cast_precision_loss)] // three digits are shown
+    let value = picoseconds as f64 / scale as f64;
+    format!("{} {unit}", three_digits(value))
+}
+
+/// As [`time`], of nanoseconds.
+pub(crate) fn nanos(nanos: u64) -> String {
+    time(nanos.saturating_mul(1000))
+}
+
+/// Gigabytes (10⁹) per second, without the unit.
+pub(crate) fn rate(bytes: u64, picoseconds: u64) -> String {
+    #[allow(clippy::cast_precision_loss)] // three digits are shown
+    let value = bytes as f64 * 1000.0 / picoseconds.max(1) as f64;
+    three_digits(value)
+}
+
+fn three_digits(value: f64) -> String {
+    if value < 9.995 {
+        format!("{value:.2}")
+    } else if value < 99.95 {
+        format!("{value:.1}")
+    } else {
+        format!("{value:.0}")
+    }
+}
+
+/// A duration in nanoseconds.
+pub(crate) fn in_nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_bytes() {
+        for (count, text) in [
+            (0, "0 B"),
+            (312, "312 B"),
+            (1023, "1023 B"),
+            (1024, "1 KiB"),
+            (4096, "4 KiB"),
+            (1536, "1.5 KiB"),
+            (64 << 20, "64 MiB"),
+            ((1 << 30) + 1, "1.0 GiB"),
+            (u64::MAX, "15.9 EiB"),
+        ] {
+            assert_eq!(bytes(count), text);
+        }
+    }
+
+    #[test]
+    fn times_have_three_digits() {
+        for (picoseconds, text) in [
+            (0, "0.00 ns"),
+            (1_234, "1.23 ns"),
+            (38_210, "38.2 ns"),
+            (99_960, "100 ns"),
+            (999_400, "999 ns"),
+            (999_600, "1.00 µs"),
+            (1_230_000, "1.23 µs"),
+            (456_000_000_000, "456 ms"),
+            (7_890_000_000_000, "7.89 s"),
+            (12_345_000_000_000_000, "12345 s"),
+        ] {
+            assert_eq!(time(picoseconds), text, "{picoseconds}");
+        }
+        assert_eq!(nanos(1_500), "1.50 µs");
+    }
+
+    #[test]
+    fn rates_are_in_gigabytes_per_second() {
+        assert_eq!(rate(1 << 20, 100_000_000), "10.5");
+        assert_eq!(rate(8, 0), "8000");
+    }
+
+    #[test]
+    fn wrapped_lines_fit_and_lose_nothing() {
+        let text = "the exporter offers self (0a1b2c3d…), here: shm: no: not offered by the exporter aaaaaaaaaaaaaaaaaaaaaaaaa";
+        for width in [10, 20, 65] {
+            let lines = wrap(text, width);
+            assert!(lines.iter().all(|line| columns(line) <= width && !line.is_empty()), "{lines:?}");
+            let joined: String = lines.concat().split(' ').collect();
+            assert_eq!(joined, text.split(' ').collect::<String>());
+        }
+        assert_eq!(wrap("", 10), [""]);
+        assert_eq!(wrap("a  b", 10), ["a b"]);
+    }
+
+    #[test]
+    fn texts_in_ascii_keep_their_columns() {
+        let text = "┌─┐ ──▶ 1.5 µs … 4×é";
+        let ascii = printable(text, true);
+        assert_eq!(ascii, "+-+ --> 1.5 us ~ 4x?");
+        assert_eq!(columns(text), ascii.len());
+        assert_eq!(printable(text, false), text);
+    }
+
+    #[test]
+    fn control_characters_are_not_printed() {
+        assert_eq!(printable("a\x1b[31mb\n", false), "a?[31mb?");
+    }
+}
