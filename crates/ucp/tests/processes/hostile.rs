@@ -353,3 +353,21 @@ pub fn a_thousand_connections() {
         thread::sleep(Duration::from_millis(50));
     }
 }
+
+/// One process that holds a good token keeps all the connections it may have: others still come in.
+pub fn one_process_cannot_keep_others_out() {
+    let mut host = Actor::host(4096);
+    let exported = host.export();
+    let per_process = uct::service::server::MAX_PER_PROCESS;
+    let contexts: Vec<_> = (0..per_process + 8).map(|_| patient("2s")).collect();
+    let imports: Vec<_> = contexts.iter().map(|ctx| ctx.mem_import(&exported)).collect();
+    assert_eq!(imports.iter().filter(|import| import.is_ok()).count(), per_process);
+    for refused in imports.iter().filter_map(|import| import.as_ref().err()) {
+        assert!(refused.to_string().contains("the exporter closed the connection"), "{refused}");
+        assert_eq!(refused.remedy(), "try again when the exporter has fewer importers");
+    }
+    let mut dpu = Actor::dpu_with("UCX_SHM_ATTACH", "socket");
+    dpu.import(&exported).ok();
+    drop(imports);
+    patient("2s").mem_import(&exported).unwrap();
+}

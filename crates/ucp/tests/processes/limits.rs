@@ -161,3 +161,36 @@ pub fn too_many_imports() {
     imports.remove(1);
     ctx.mem_import(&handles[3]).unwrap();
 }
+
+/// An exporter that can have no more descriptors: its importers wait, it does not spin, and it serves them as soon as it can.
+pub fn host_without_descriptors() {
+    let ctx = context();
+    let region = ctx.mem_map(MemMap::allocate(4096).exported()).unwrap();
+    role::send(region.memh_pack().unwrap().as_bytes());
+    with_rlimit(Resource::Nofile, 3, || {
+        let before = cpu_time();
+        role::send(b"none left");
+        let _ = role::recv();
+        role::send(format!("{}", (cpu_time() - before).as_millis()).as_bytes());
+    });
+    let _ = role::recv();
+}
+
+fn cpu_time() -> std::time::Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    std::time::Duration::try_from(time).unwrap()
+}
+
+pub fn exporter_without_descriptors_does_not_spin() {
+    let mut host = Role::spawn("limits::host_without_descriptors");
+    let handle = host.recv();
+    assert_eq!(host.recv(), b"none left");
+    let dpu = Role::new("roles::dpu").env("UCX_SHM_ATTACH", "socket").env("UCX_IMPORT_TIMEOUT", "500ms");
+    let mut dpu = Actor(dpu.start());
+    let text = dpu.import(&handle).err(Status::Unreachable);
+    assert!(text.contains("no answer on the service socket within"), "{text}");
+    host.send(b"go on");
+    let millis: u64 = String::from_utf8(host.recv()).unwrap().parse().unwrap();
+    assert!(millis < 250, "{millis} ms of processor time in half a second of waiting");
+    dpu.import(&handle).ok();
+}

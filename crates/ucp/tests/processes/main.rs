@@ -15,7 +15,7 @@ mod ways;
 fn main() -> std::process::ExitCode {
     testkit::main! {
         roles: [
-            roles::host, roles::dpu, fork::forking_host, fork::forking_dpu, limits::host_at_limits, limits::dpu_at_limits,
+            roles::host, roles::dpu, fork::forking_host, fork::forking_dpu, limits::host_at_limits, limits::dpu_at_limits, limits::host_without_descriptors,
             many::leaves_nothing_behind, revoke::writer, ways::grabber,
         ],
         tests: [
@@ -35,8 +35,9 @@ fn main() -> std::process::ExitCode {
             hostile::unsealed_memfd, hostile::resized_memfd, hostile::no_memfd, hostile::a_table_that_is_none,
             hostile::missing_descriptors, hostile::garbage, hostile::silence, hostile::closes_at_once,
             hostile::another_process_has_taken_the_name, hostile::peers_of_the_service_socket,
-            hostile::a_thousand_connections,
+            hostile::a_thousand_connections, hostile::one_process_cannot_keep_others_out,
             limits::exporter_runs_into_each_limit, limits::importer_runs_into_each_limit, limits::too_many_imports,
+            limits::exporter_without_descriptors_does_not_spin,
             many::ten_thousand_exports => .secs(120), many::regions_until_the_limit => .secs(120),
             many::beyond_four_gib, many::threads_import_one_handle, many::same_handle_twice,
             many::threads_read_and_write, many::nothing_is_left_behind, many::connections_do_not_add_up,

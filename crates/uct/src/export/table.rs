@@ -138,24 +138,18 @@ pub enum Refusal {
 /// An in-flight page given to one importer.
 #[derive(Debug)]
 pub struct ImporterPage {
-    file: Memfd,
     map: Mapping,
     process: Option<Process>,
 }
 
 impl ImporterPage {
-    /// Makes a page for the importer `process`.
+    /// Makes a page for the importer `process`, and the memfd to pass to it.
     ///
     /// # Errors
     /// [`MemError`].
-    pub fn new(process: Option<Process>) -> Result<Self, MemError> {
+    pub fn create(process: Option<Process>) -> Result<(Self, Memfd), MemError> {
         let (file, map) = Memfd::create("rucx-in-flight", wire::SLOTS_LEN, false)?;
-        Ok(Self { file, map, process })
-    }
-
-    /// The memfd to pass to the importer.
-    pub fn file(&self) -> impl AsFd + '_ {
-        &self.file
+        Ok((Self { map, process }, file))
     }
 
     /// Whether nothing is in flight: no slot announces anything, or the importer is dead.

@@ -18,6 +18,8 @@ use crate::process::Process;
 pub(super) struct Conn {
     socket: OwnedFd,
     page: Option<Arc<ImporterPage>>,
+    /// Which process it comes from: equal for equal processes.
+    pub(super) peer: u64,
     /// When it came; it must show a token soon.
     pub(super) since: Instant,
     /// Whether it has shown a token.
@@ -32,8 +34,8 @@ pub(super) enum Next {
 }
 
 impl Conn {
-    pub(super) fn new(socket: OwnedFd) -> Self {
-        Self { socket, page: None, since: Instant::now(), proven: false }
+    pub(super) fn new(socket: OwnedFd, peer: u64) -> Self {
+        Self { socket, page: None, peer, since: Instant::now(), proven: false }
     }
 
     pub(super) fn into_page(self) -> Option<Arc<ImporterPage>> {
@@ -101,15 +103,15 @@ impl Conn {
         if !request.want_control {
             return Some(self.send(&reply, &[region.as_fd()]));
         }
-        if self.page.is_none() {
-            let process = Process::of_peer(self.socket.as_fd()).ok();
-            let page = Arc::new(ImporterPage::new(process).ok()?);
-            exports.add_page(&page);
-            self.page = Some(page);
+        if self.page.is_some() {
+            return None; // it has its page: one a connection
         }
-        let page = Arc::clone(self.page.as_ref()?);
+        let process = Process::of_peer(self.socket.as_fd()).ok();
+        let (page, file) = ImporterPage::create(process).ok()?;
+        let page = Arc::new(page);
         let table = exports.table_file()?;
-        let file = page.file();
+        exports.add_page(&page);
+        self.page = Some(page);
         reply.fds = 3;
         Some(self.send(&reply, &[region.as_fd(), table.as_fd(), file.as_fd()]))
     }

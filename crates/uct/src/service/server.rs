@@ -5,7 +5,7 @@ use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
@@ -17,14 +17,17 @@ use rustix::net::{
 use ucs::Status;
 use ucs::fork::{self, Generation};
 use ucs::mem::MemError;
-use ucs::sync::{AtomicBool, Ordering};
+use ucs::sync::{AtomicBool, AtomicU64, Ordering};
 
 use super::conn::{Conn, Next};
 use crate::export::PeerState;
 use crate::export::table::{ExportTable, ImporterPage};
+use crate::process::Process;
 
 /// Importers connected at once.
 pub const MAX_CONNECTIONS: usize = 256;
+/// Connections of one process at once: it cannot keep the others out.
+pub const MAX_PER_PROCESS: usize = 32;
 /// How long a connection may stay without having shown a token.
 pub const PROOF_TIME: Duration = Duration::from_secs(1);
 /// How often what is waiting for a condition without a descriptor is looked at.
@@ -92,6 +95,29 @@ struct Shared {
     stop: AtomicBool,
     wake: OwnedFd,
     orders: Mutex<Vec<Order>>,
+    /// The next connection's or watched exporter's number.
+    next: AtomicU64,
+}
+
+/// An exporter is watched as long as this lives.
+pub struct Watching {
+    shared: Arc<Shared>,
+    id: u64,
+    generation: Generation,
+}
+
+impl fmt::Debug for Watching {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watching").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        if self.generation.is_current() {
+            self.shared.order(Order::Unwatch(self.id));
+        }
+    }
 }
 
 /// A descriptor that tells when a process is gone.
@@ -114,7 +140,8 @@ impl Watch {
 
 enum Order {
     Listen(OwnedFd),
-    Watch { state: Arc<PeerState>, fds: Vec<Watch> },
+    Watch { id: u64, watched: Watched },
+    Unwatch(u64),
     Sweep,
 }
 
@@ -158,14 +185,16 @@ impl Service {
         Ok(())
     }
 
-    /// Has an exporter watched: when one of `fds` tells its end, `state` is told.
+    /// Has an exporter watched as long as the value returned lives: when one of `fds` tells its end, `state` is told.
     ///
     /// # Errors
     /// [`ServiceError`].
-    pub fn watch(&self, state: &Arc<PeerState>, fds: Vec<Watch>) -> Result<(), ServiceError> {
+    pub fn watch(&self, state: &Arc<PeerState>, fds: Vec<Watch>) -> Result<Watching, ServiceError> {
         let mut running = self.running.lock();
-        self.start(&mut running)?.shared.order(Order::Watch { state: Arc::clone(state), fds });
-        Ok(())
+        let shared = Arc::clone(&self.start(&mut running)?.shared);
+        let id = shared.next.fetch_add(1, Ordering::Relaxed);
+        shared.order(Order::Watch { id, watched: Watched { state: Arc::clone(state), fds } });
+        Ok(Watching { shared, id, generation: self.generation })
     }
 
     /// Has kept memory looked at until it is drained.
@@ -182,8 +211,12 @@ impl Service {
         if running.is_none() {
             let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
                 .map_err(|errno| MemError::of("eventfd", errno, 0))?;
-            let shared =
-                Arc::new(Shared { stop: AtomicBool::new(false), wake, orders: Mutex::new(Vec::new()) });
+            let shared = Arc::new(Shared {
+                stop: AtomicBool::new(false),
+                wake,
+                orders: Mutex::new(Vec::new()),
+                next: AtomicU64::new(FIRST),
+            });
             let mut events = Events::new(Arc::clone(&shared), Arc::clone(&self.exports))?;
             let thread = std::thread::Builder::new()
                 .name("rucx-service".to_owned())
@@ -252,8 +285,9 @@ struct Events {
     watched: HashMap<u64, Watched>,
     /// Pages of closed connections with something in flight: an importer that forked, say, or died inside.
     orphans: Vec<Arc<ImporterPage>>,
-    next: u64,
     sweeping: bool,
+    /// Since when the listener is not looked at: there were no descriptors for new connections.
+    paused: Option<Instant>,
 }
 
 impl Events {
@@ -270,8 +304,8 @@ impl Events {
             conns: HashMap::new(),
             watched: HashMap::new(),
             orphans: Vec::new(),
-            next: FIRST,
             sweeping: false,
+            paused: None,
         })
     }
 
@@ -301,12 +335,19 @@ impl Events {
 
     /// Whether something waits for time to pass.
     fn needs_time(&self) -> bool {
-        self.sweeping || !self.orphans.is_empty() || self.conns.values().any(|conn| !conn.proven)
+        self.sweeping
+            || self.paused.is_some()
+            || !self.orphans.is_empty()
+            || self.conns.values().any(|conn| !conn.proven)
     }
 
     fn tidy(&mut self) {
         if self.sweeping {
             self.sweeping = self.exports.sweep();
+        }
+        if self.paused.is_some_and(|since| since.elapsed() >= SWEEP) {
+            self.paused = None;
+            self.look_at_listener();
         }
         let exports = &self.exports;
         self.orphans.retain(|page| !exports.remove_page(page));
@@ -332,27 +373,49 @@ impl Events {
                     }
                     self.listener = Some(socket);
                 }
-                Order::Watch { state, fds } => {
-                    let id = self.next;
-                    self.next += 1;
-                    for watch in &fds {
+                Order::Unwatch(id) => drop(self.watched.remove(&id)),
+                Order::Watch { id, watched } => {
+                    for watch in &watched.fds {
                         let (fd, events) = watch.events();
                         let added = epoll::add(&self.epoll, fd, EventData::new_u64(id), events);
                         if let Err(error) = added {
                             tracing::error!(%error, "an exporter's death will not be noticed");
                         }
                     }
-                    self.watched.insert(id, Watched { state, fds });
+                    self.watched.insert(id, watched);
                 }
             }
         }
-        // Whoever imported from there has let go.
-        self.watched.retain(|_, watched| Arc::strong_count(&watched.state) > 1);
+    }
+
+    fn look_at_listener(&mut self) {
+        let Some(listener) = &self.listener else { return };
+        let added = epoll::add(&self.epoll, listener, EventData::new_u64(LISTENER), EventFlags::IN);
+        if let Err(error) = added {
+            tracing::error!(%error, "the service socket cannot be watched: importers will time out");
+        }
     }
 
     fn accept(&mut self) {
         let Some(listener) = &self.listener else { return };
-        let Ok(socket) = accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) else { return };
+        let socket = match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+            Ok(socket) => socket,
+            Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
+                // The connection stays in the queue and the listener ready: looking again at once would spin.
+                tracing::warn!(%error, "importers have to wait: no descriptor for their connection");
+                let _ = epoll::delete(&self.epoll, listener);
+                self.paused = Some(Instant::now());
+                return;
+            }
+            Err(_) => return,
+        };
+        // One that is gone already needs no answer.
+        let Ok(process) = Process::of_peer(socket.as_fd()) else { return };
+        let peer = process.inode().unwrap_or_else(|| u64::from(process.pid()));
+        drop(process);
+        if self.conns.values().filter(|conn| conn.peer == peer).count() >= MAX_PER_PROCESS {
+            return;
+        }
         if self.conns.len() >= MAX_CONNECTIONS {
             // The one that has waited longest without showing a token goes; if all have shown one, the new one does.
             let idle = self.conns.iter().filter(|(_, conn)| !conn.proven).min_by_key(|(_, conn)| conn.since);
@@ -361,9 +424,8 @@ impl Events {
                 None => return,
             }
         }
-        let id = self.next;
-        self.next += 1;
-        let conn = Conn::new(socket);
+        let id = self.shared.next.fetch_add(1, Ordering::Relaxed);
+        let conn = Conn::new(socket, peer);
         if epoll::add(&self.epoll, &conn, EventData::new_u64(id), EventFlags::IN).is_ok() {
             self.conns.insert(id, conn);
         }

@@ -14,7 +14,7 @@ use ucs::sync::Ordering;
 
 use super::Methods;
 use super::mkey::Mkey;
-use super::peer::{GONE, Peer, Region, recognised, unsafe_memory};
+use super::peer::{Channel, GONE, Reached, Region, recognised, unsafe_memory};
 use crate::api::AttachError;
 use crate::export::gate::SlotSet;
 use crate::export::{Claim, Token, wire};
@@ -34,7 +34,7 @@ pub(super) fn connect(
     key: &Mkey,
     claim: &Claim,
     me: &Identity,
-) -> Result<(Peer, Region, String), AttachError> {
+) -> Result<(Reached, Region, String), AttachError> {
     let process = open_process(key, me)?;
     let table = take(method, &process, key.files.table)?;
     let vault = take(method, &process, key.files.vault)?;
@@ -49,7 +49,7 @@ pub(super) fn connect(
     let direct = Direct { process, method, slots: Arc::clone(&slots) };
     let region = direct.region(key, claim, &table)?;
     let how = direct.how().to_owned();
-    Ok((Peer::direct(table, slots, direct), region, how))
+    Ok((Reached { table, slots, channel: Channel::Direct(direct) }, region, how))
 }
 
 fn open_process(key: &Mkey, me: &Identity) -> Result<Process, AttachError> {

@@ -17,7 +17,7 @@ use crate::export::{Claim, PeerState, wire};
 use crate::memory::Rights;
 use crate::process::{Identity, Process, Recognition};
 use crate::service::client::Deadline;
-use crate::service::server::Watch;
+use crate::service::server::{Watch, Watching};
 use crate::service::{ConnectError, Connection, Service};
 
 /// An exporter, reached.
@@ -27,11 +27,20 @@ pub(super) struct Peer {
     pub(super) table: Arc<Mapping>,
     pub(super) slots: Arc<SlotSet>,
     channel: Channel,
+    _watching: Watching,
+}
+
+/// An exporter, reached but not watched yet.
+#[derive(Debug)]
+pub(super) struct Reached {
+    pub(super) table: Arc<Mapping>,
+    pub(super) slots: Arc<SlotSet>,
+    pub(super) channel: Channel,
 }
 
 /// How descriptors come from it.
 #[derive(Debug)]
-enum Channel {
+pub(super) enum Channel {
     /// `None` after a failure: the next import connects anew.
     Socket(Mutex<Option<Connection>>),
     Direct(Direct),
@@ -96,9 +105,8 @@ impl Peers {
         {
             return Ok((peer, region, how));
         }
-        let (peer, region, how) = self.connect(key, &claim, request, params, &deadline)?;
-        let peer = Arc::new(peer);
-        peer.watch(&params.service)?;
+        let (reached, region, how) = self.connect(key, &claim, request, params, &deadline)?;
+        let peer = Arc::new(reached.watched(&params.service)?);
         *entry = Arc::downgrade(&peer);
         Ok((peer, region, how))
     }
@@ -111,7 +119,7 @@ impl Peers {
         request: &AttachRequest<'_>,
         params: &MdParams,
         deadline: &Deadline,
-    ) -> Result<(Peer, Region, String), AttachError> {
+    ) -> Result<(Reached, Region, String), AttachError> {
         let mut reasons = Vec::new();
         let mut remedy = "allow a way to attach in UCX_SHM_ATTACH";
         for (name, method) in METHOD_NAMES {
@@ -144,7 +152,7 @@ impl Peers {
         claim: &Claim,
         request: &AttachRequest<'_>,
         deadline: &Deadline,
-    ) -> Result<(Peer, Region, String), AttachError> {
+    ) -> Result<(Reached, Region, String), AttachError> {
         let mut connection = match Connection::open(&key.service, deadline) {
             Ok(connection) => connection,
             Err(ConnectError::Refused) => return Err(self.refused(key)),
@@ -166,14 +174,13 @@ impl Peers {
         let (table, page) = granted.control.ok_or(AttachError::Malformed("no control descriptors"))?;
         let table = Memfd::map_foreign(table.as_fd(), wire::TABLE_LEN, Access::Read);
         let page = Memfd::map_foreign(page.as_fd(), wire::SLOTS_LEN, Access::ReadWrite);
-        let peer = Peer {
-            state: Arc::default(),
+        let reached = Reached {
             table: Arc::new(table.map_err(unsafe_memory)?),
             slots: Arc::new(SlotSet::new(page.map_err(unsafe_memory)?, 0..wire::SLOTS)),
             channel: Channel::Socket(Mutex::new(Some(connection))),
         };
         let region = Region { fd: granted.region, rights: granted.rights };
-        Ok((peer, region, BY_SOCKET.to_owned()))
+        Ok((reached, region, BY_SOCKET.to_owned()))
     }
 
     /// What it means that nobody listens: in the same network namespace, that the context is gone.
@@ -226,10 +233,6 @@ fn wire_request(
 }
 
 impl Peer {
-    pub(super) fn direct(table: Arc<Mapping>, slots: Arc<SlotSet>, direct: Direct) -> Self {
-        Self { state: Arc::default(), table, slots, channel: Channel::Direct(direct) }
-    }
-
     /// A region of an exporter that was reached before. `None`: its connection is of no more use.
     fn region(
         &self,
@@ -266,10 +269,12 @@ impl Peer {
             }
         }
     }
+}
 
+impl Reached {
     /// Has the service thread watch for its end: a pidfd where there is one, and the end of the connection, which also tells
     /// an exec.
-    fn watch(&self, service: &Service) -> Result<(), AttachError> {
+    fn watched(self, service: &Service) -> Result<Peer, AttachError> {
         let mut fds = Vec::new();
         match &self.channel {
             Channel::Socket(connection) => {
@@ -282,7 +287,10 @@ impl Peer {
             }
             Channel::Direct(direct) => fds.push(Watch::Pidfd(duplicate(direct.process())?)),
         }
-        Ok(service.watch(&self.state, fds)?)
+        let state = Arc::default();
+        let watching = service.watch(&state, fds)?;
+        let Self { table, slots, channel } = self;
+        Ok(Peer { state, table, slots, channel, _watching: watching })
     }
 }
 

@@ -1,0 +1,304 @@
+//! The formats of this crate against the golden vectors, and against changed bytes: keys of `self` and `shm`, and the messages
+//! on the service socket.
+
+use std::fmt::{Debug, Write};
+use std::path::{Path, PathBuf};
+
+use proptest::prelude::*;
+use uct::export::{Claim, Refusal, Token};
+use uct::memory::Rights;
+use uct::process::Identity;
+use uct::service::wire::{MAX_FDS, REPLY_LEN, REQUEST_LEN, Reply, Request, Verdict};
+use uct::transports::{self_, shm};
+
+/// A format: bytes to content and back, and the content as the vectors write it down.
+struct Format<T> {
+    /// Where its vectors are.
+    vectors: &'static str,
+    len: usize,
+    decode: fn(&[u8]) -> Result<T, String>,
+    encode: fn(&T) -> Vec<u8>,
+    lines: fn(&T) -> Vec<String>,
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+fn self_key() -> Format<self_::mkey::Mkey> {
+    Format {
+        vectors: "mkey-self/v1",
+        len: self_::mkey::LEN,
+        decode: |bytes| self_::mkey::Mkey::decode(bytes).ok_or("no key".to_owned()),
+        encode: |key| {
+            let mut bytes = vec![0xaa; self_::mkey::LEN];
+            key.encode(&mut bytes).expect("LEN holds a key");
+            bytes
+        },
+        lines: |key| vec![format!("slot = {}", key.slot), format!("token = {}", hex(key.token.as_bytes()))],
+    }
+}
+
+fn shm_key() -> Format<shm::mkey::Mkey> {
+    Format {
+        vectors: "mkey-shm/v1",
+        len: shm::mkey::LEN,
+        decode: |bytes| shm::mkey::Mkey::decode(bytes).map_err(str::to_owned),
+        encode: |key| {
+            let mut bytes = vec![0xaa; shm::mkey::LEN];
+            key.encode(&mut bytes).expect("LEN holds a key");
+            bytes
+        },
+        lines: |key| {
+            let Identity { pid, pidfd_inode, start_time, pid_ns, net_ns, user_ns } = key.exporter;
+            vec![
+                format!("pid = {pid}"),
+                format!("slot = {}", key.slot),
+                format!("pidfd_inode = {pidfd_inode}"),
+                format!("start_time = {start_time}"),
+                format!("pid_ns = {pid_ns}"),
+                format!("net_ns = {net_ns}"),
+                format!("user_ns = {user_ns}"),
+                format!("token = {}", hex(key.token.as_bytes())),
+                format!("region_inode = {}", key.region.1),
+                format!("table_inode = {}", key.files.table.1),
+                format!("vault_inode = {}", key.files.vault.1),
+                format!("region_fd = {}", key.region.0),
+                format!("table_fd = {}", key.files.table.0),
+                format!("vault_fd = {}", key.files.vault.0),
+                format!("service_name = {}", hex(&key.service)),
+            ]
+        },
+    }
+}
+
+fn request() -> Format<Request> {
+    Format {
+        vectors: "service-request/v1",
+        len: REQUEST_LEN,
+        decode: |bytes| Request::decode(bytes).map_err(|error| error.to_string()),
+        encode: |request| request.encode().to_vec(),
+        lines: |request| {
+            let Claim { slot, id, epoch, address, length, token } = &request.claim;
+            vec![
+                format!("sequence = {}", request.sequence),
+                format!("want_control = {}", request.want_control),
+                format!("context_uuid = {}", hex(&request.uuid)),
+                format!("id = {id}"),
+                format!("epoch = {epoch}"),
+                format!("address = {address:#x}"),
+                format!("length = {length}"),
+                format!("slot = {slot}"),
+                format!("token = {}", hex(token.as_bytes())),
+            ]
+        },
+    }
+}
+
+fn reply() -> Format<Reply> {
+    Format {
+        vectors: "service-reply/v1",
+        len: REPLY_LEN,
+        decode: |bytes| Reply::decode(bytes).map_err(|error| error.to_string()),
+        encode: |reply| reply.encode().to_vec(),
+        lines: |reply| {
+            let verdict = match reply.verdict {
+                Verdict::Granted => "granted",
+                Verdict::Refused(Refusal::Stale) => "stale",
+                Verdict::Refused(Refusal::WrongToken) => "wrong-token",
+                Verdict::Refused(Refusal::Mismatch) => "mismatch",
+                Verdict::NoDescriptor => "no-descriptor",
+                Verdict::NoResource => "no-resource",
+            };
+            vec![
+                format!("sequence = {}", reply.sequence),
+                format!("verdict = {verdict}"),
+                format!("rights = {}", reply.rights.bits()),
+                format!("length = {}", reply.length),
+                format!("fds = {}", reply.fds),
+            ]
+        },
+    }
+}
+
+/// Name, bytes and expected text of each vector.
+fn vectors(format: &str) -> Vec<(String, Vec<u8>, String)> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(format);
+    let files = std::fs::read_dir(&dir).expect("the directory of vectors");
+    let mut paths: Vec<PathBuf> = files.map(|file| file.expect("a file").path()).collect();
+    paths.sort();
+    let hex = paths.iter().filter(|path| path.extension().is_some_and(|kind| kind == "hex"));
+    let vector = |path: &PathBuf| {
+        let read = |path: &Path| std::fs::read_to_string(path).expect("a vector's two files");
+        let byte = |text: &str| u8::from_str_radix(text, 16).expect("two hexadecimal digits");
+        let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
+        (name, read(path).split_whitespace().map(byte).collect(), read(&path.with_extension("txt")))
+    };
+    let vectors: Vec<_> = hex.map(vector).collect();
+    assert_eq!(
+        vectors.len() * 2,
+        paths.len(),
+        "each .hex in {} has its .txt, and nothing else is there",
+        dir.display()
+    );
+    vectors
+}
+
+impl<T: Debug + PartialEq> Format<T> {
+    fn vectors_hold(&self) {
+        let (mut good, mut bad) = (0, 0);
+        for (name, bytes, expected) in vectors(self.vectors) {
+            match (self.decode)(&bytes) {
+                Ok(content) => {
+                    let text = (self.lines)(&content)
+                        .iter()
+                        .fold(String::new(), |text, line| text + line.trim_end() + "\n");
+                    assert_eq!(text, expected, "{name}");
+                    assert_eq!((self.encode)(&content), bytes, "{name} is encoded to the same bytes");
+                    good += 1;
+                }
+                Err(error) => {
+                    assert_eq!(format!("error = {error}\n"), expected, "{name}");
+                    assert!(name.starts_with("bad-"), "{name}");
+                    bad += 1;
+                }
+            }
+        }
+        assert!(good >= 3 && bad >= 7, "{good} good and {bad} bad vectors were found");
+    }
+
+    /// Accepted bytes are those that the content is encoded to.
+    fn is_canonical(&self, bytes: &[u8]) -> Option<T> {
+        let content = (self.decode)(bytes).ok()?;
+        assert_eq!((self.encode)(&content), bytes);
+        Some(content)
+    }
+
+    fn every_byte_counts(&self) {
+        let good = vectors(self.vectors).into_iter().filter(|(name, ..)| !name.starts_with("bad-"));
+        for (name, bytes, _) in good {
+            for len in (0..bytes.len()).chain([bytes.len() + 1, 4096]) {
+                let mut other = bytes.clone();
+                other.resize(len, 0);
+                assert!((self.decode)(&other).is_err(), "{name}: {len} bytes");
+            }
+            let content = (self.decode)(&bytes);
+            for at in 0..bytes.len() {
+                for value in 0..=255 {
+                    let mut changed = bytes.clone();
+                    changed[at] = value;
+                    if let Some(other) = self.is_canonical(&changed) {
+                        assert_eq!(
+                            content.as_ref() == Ok(&other),
+                            changed == bytes,
+                            "{name}: byte {at} = {value}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn vectors_of_version_1_hold() {
+    self_key().vectors_hold();
+    shm_key().vectors_hold();
+    request().vectors_hold();
+    reply().vectors_hold();
+}
+
+#[test]
+fn other_lengths_are_refused_and_every_byte_is_canonical() {
+    self_key().every_byte_counts();
+    shm_key().every_byte_counts();
+    request().every_byte_counts();
+    reply().every_byte_counts();
+}
+
+#[test]
+fn keys_are_not_written_into_less_room_nor_with_longer_names() {
+    let key = self_::mkey::Mkey { slot: 1, token: Token::from_bytes([1; 16]) };
+    assert!(key.encode(&mut [0; self_::mkey::LEN - 1]).is_err());
+    let (_, bytes, _) = &vectors("mkey-shm/v1").into_iter().find(|(name, ..)| name == "key").unwrap();
+    let mut key = shm::mkey::Mkey::decode(bytes).unwrap();
+    assert!(key.encode(&mut [0; shm::mkey::LEN - 1]).is_err());
+    key.service = vec![1; shm::mkey::NAME_MAX + 1];
+    assert!(key.encode(&mut [0; shm::mkey::LEN]).is_err());
+}
+
+fn claims() -> impl Strategy<Value = Claim> {
+    let numbers = (any::<u32>(), any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>(), any::<[u8; 16]>());
+    numbers.prop_map(|(slot, id, epoch, address, length, token)| Claim {
+        slot,
+        id,
+        epoch,
+        address,
+        length,
+        token: Token::from_bytes(token),
+    })
+}
+
+fn verdicts() -> impl Strategy<Value = Verdict> {
+    let refusals = [Refusal::Stale, Refusal::WrongToken, Refusal::Mismatch].map(Verdict::Refused);
+    let others = [Verdict::Granted, Verdict::NoDescriptor, Verdict::NoResource];
+    prop::sample::select(refusals.into_iter().chain(others).collect::<Vec<_>>())
+}
+
+fn shm_keys() -> impl Strategy<Value = shm::mkey::Mkey> {
+    let who = (any::<u32>(), any::<[u64; 5]>(), any::<u32>(), any::<[u8; 16]>());
+    let files = (any::<[u32; 3]>(), any::<[u64; 3]>());
+    let name = prop::collection::vec(any::<u8>(), 0..=shm::mkey::NAME_MAX);
+    (who, files, name).prop_map(
+        |((pid, [inode, start, pid_ns, net_ns, user_ns], slot, token), (fds, inodes), service)| {
+            shm::mkey::Mkey {
+                exporter: Identity { pid, pidfd_inode: inode, start_time: start, pid_ns, net_ns, user_ns },
+                slot,
+                token: Token::from_bytes(token),
+                region: (fds[0], inodes[0]),
+                files: uct::export::table::FileNumbers {
+                    table: (fds[1], inodes[1]),
+                    vault: (fds[2], inodes[2]),
+                },
+                service,
+            }
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn contents_come_back(
+        claim in claims(), sequence: u32, want_control: bool, uuid: [u8; 16],
+        verdict in verdicts(), rights in 0_u32..4, length: u64, fds in 0..=u32::try_from(MAX_FDS).unwrap_or(0),
+        key in shm_keys(),
+    ) {
+        let asked = Request { sequence, want_control, uuid, claim };
+        prop_assert_eq!(Request::decode(&asked.encode()), Ok(asked));
+        let answer = Reply { sequence, verdict, rights: Rights::from_bits_truncate(rights), length, fds };
+        prop_assert_eq!(Reply::decode(&answer.encode()), Ok(answer));
+        let own = self_::mkey::Mkey::of(&claim);
+        prop_assert_eq!(self_::mkey::Mkey::decode(&(self_key().encode)(&own)), Some(own));
+        prop_assert_eq!(shm::mkey::Mkey::decode(&(shm_key().encode)(&key)), Ok(key));
+    }
+
+    #[test]
+    fn arbitrary_bytes_are_refused_or_canonical(bytes in prop::collection::vec(any::<u8>(), 0..300), magic: bool) {
+        fn check<T: Debug + PartialEq>(format: &Format<T>, bytes: &[u8], head: &[u8]) {
+            format.is_canonical(bytes);
+            let mut fitted = bytes.to_vec();
+            fitted.resize(format.len, 0);
+            fitted[..head.len()].copy_from_slice(head);
+            format.is_canonical(&fitted);
+        }
+        check(&self_key(), &bytes, &[]);
+        check(&shm_key(), &bytes, &[]);
+        check(&request(), &bytes, if magic { b"RXSQ\x01\x00\x01\x00" } else { b"" });
+        check(&reply(), &bytes, if magic { b"RXSA\x01\x00" } else { b"" });
+    }
+}
