@@ -171,6 +171,20 @@ impl Drop for Imported {
 /// `read` and `write` take part in the owner's revocation; they may block when many threads use them, at most
 /// `UCX_IMPORT_TIMEOUT`. Clones are the same import; the last one dropped detaches. Send + Sync, and usable by many threads at
 /// once.
+///
+/// What is imported cannot be exported again, nor revoked: only its owner can.
+///
+/// ```compile_fail,E0599
+/// fn export_again(imported: &ucp::ImportedRegion) {
+///     imported.memh_pack();
+/// }
+/// ```
+///
+/// ```compile_fail,E0599
+/// fn revoke(imported: &ucp::ImportedRegion) {
+///     imported.revoke();
+/// }
+/// ```
 #[derive(Clone, Debug)]
 pub struct ImportedRegion {
     /// `None` for memory without bytes.
@@ -427,5 +441,93 @@ fn verdict(content: &Handle, failures: Vec<AttachError>, results: MdResults) -> 
             });
             ImportError::Unreachable { offered, results, advice }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uct::LocalMem;
+    use uct::api::{AllocError, Attached, Md, MdAttr, Memh, RegError};
+
+    use super::*;
+    use crate::{Context, MemMap};
+
+    /// A memory domain with another one's name and scope, but not its ability; attaching to it must never be tried.
+    #[derive(Debug)]
+    struct Incapable(MdAttr);
+
+    impl Md for Incapable {
+        fn attr(&self) -> &MdAttr {
+            &self.0
+        }
+
+        fn alloc(&self, _: usize, _: Rights) -> Result<LocalMem, AllocError> {
+            Err(AllocError::Unsupported)
+        }
+
+        fn reg(&self, mem: &Arc<LocalMem>) -> Result<Box<dyn Memh>, RegError> {
+            Err(RegError::Unsupported { kind: mem.kind(), why: "it only has the name" })
+        }
+
+        fn attach(&self, _: &AttachRequest<'_>) -> Result<Attached, AttachError> {
+            unreachable!("it does not have EXPORTED_MKEY")
+        }
+    }
+
+    /// A context whose last memory domain is [`Incapable`] in the place of the real one.
+    fn incapable() -> Context {
+        let mut ctx = Context::builder().features(Features::EXPORTED_MEMH).build().unwrap();
+        let inner = Arc::get_mut(&mut ctx.inner).unwrap();
+        let real = inner.mds.pop().unwrap();
+        let mut attr = real.md.attr().clone();
+        attr.flags -= MdFlags::EXPORTED_MKEY;
+        inner.mds.push(OpenMd { component: real.component, md: Arc::new(Incapable(attr)) });
+        ctx
+    }
+
+    /// openucx issue 10541: a device whose id matches, but which lacks the capability, aborted the importer.
+    #[test]
+    fn matching_domain_without_the_capability() {
+        let host = Context::builder().features(Features::EXPORTED_MEMH).build().unwrap();
+        let region = host.mem_map(MemMap::allocate(4096).exported()).unwrap();
+        let error = incapable().mem_import(region.memh_pack().unwrap().as_bytes()).unwrap_err();
+        assert_eq!(error.status(), Status::Unreachable);
+        let text = error.to_string();
+        assert!(text.contains(" matches, but cannot attach exported memory"), "{text}");
+    }
+
+    /// The exporter's side of the same: such a domain exports nothing, and the region says so.
+    #[test]
+    fn domain_without_the_capability_exports_nothing() {
+        let ctx = incapable();
+        let region = ctx.mem_map(MemMap::allocate(4096).exported()).unwrap();
+        assert!(region.md_results().to_string().contains("no: it cannot export"), "{}", region.md_results());
+        let content = decode(region.memh_pack().unwrap().as_bytes()).unwrap();
+        assert_eq!(content.entries.len(), 1);
+    }
+
+    #[test]
+    fn the_worst_answer_wins() {
+        let content = Handle {
+            address: 0,
+            length: 1,
+            context_uuid: [0; 16],
+            registration_id: 1,
+            epoch: 1,
+            entries: Vec::new(),
+        };
+        let status =
+            |failures: &[AttachError]| verdict(&content, failures.to_vec(), MdResults::default()).status();
+        let stale = AttachError::Stale("gone");
+        let unreachable = AttachError::Unreachable { reason: "far".to_owned(), remedy: "go there" };
+        let limit = AttachError::Mem(MemError::NoMemory { wanted: 1 });
+        assert_eq!(status(&[]), Status::Unreachable);
+        assert_eq!(status(std::slice::from_ref(&unreachable)), Status::Unreachable);
+        assert_eq!(status(&[unreachable.clone(), stale.clone()]), Status::Stale);
+        assert_eq!(status(&[stale.clone(), limit.clone(), unreachable.clone()]), Status::NoMemory);
+        assert_eq!(status(&[limit, AttachError::Mismatch]), Status::InvalidHandle);
+        assert_eq!(status(&[AttachError::Mismatch, AttachError::WrongToken, stale]), Status::AccessDenied);
+        let advice = verdict(&content, vec![unreachable], MdResults::default()).remedy();
+        assert_eq!(advice, "go there");
     }
 }

@@ -8,6 +8,7 @@ mod fork;
 mod hostile;
 mod limits;
 mod many;
+mod region;
 mod revoke;
 mod roles;
 mod ways;
@@ -16,7 +17,7 @@ fn main() -> std::process::ExitCode {
     testkit::main! {
         roles: [
             roles::host, roles::dpu, fork::forking_host, fork::forking_dpu, limits::host_at_limits, limits::dpu_at_limits, limits::host_without_descriptors,
-            many::leaves_nothing_behind, revoke::writer, ways::grabber,
+            many::leaves_nothing_behind, region::answering, revoke::writer, ways::grabber,
         ],
         tests: [
             errors::bytes_of_the_wire_arrive_both_ways, errors::truncated_at_every_byte, errors::trailing_bytes,
@@ -41,6 +42,8 @@ fn main() -> std::process::ExitCode {
             many::ten_thousand_exports => .secs(120), many::regions_until_the_limit => .secs(120),
             many::beyond_four_gib, many::threads_import_one_handle, many::same_handle_twice,
             many::threads_read_and_write, many::nothing_is_left_behind, many::connections_do_not_add_up,
+            region::accessors, region::streams, region::private_and_shared, region::refused_region_stays_exported,
+            region::owned_buffers_are_dropped_once, region::message_passing,
             revoke::no_write_lands_after_revoke => .secs(120), revoke::guard_without_drain_writes_land_late => .secs(120),
             revoke::stopped_importer_is_not_revoked, revoke::killed_importer_is_revoked,
             revoke::view_outlives_revoke, revoke::dropped_region_is_kept_until_drained,

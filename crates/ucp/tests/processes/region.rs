@@ -1,0 +1,176 @@
+//! Regions and buffers of one process: accessors, streams, and what may become private again.
+
+use std::io::{Read, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use testkit::{Role, role};
+use ucp::{MemMap, Rights, StableBuf, StableBufMut, Status};
+
+use super::roles::{Actor, context};
+
+pub fn accessors() {
+    let ctx = context();
+    let region = ctx.mem_map(MemMap::allocate(4099)).unwrap();
+    assert_eq!((region.len(), region.is_empty(), region.rights()), (4099, false, Rights::READ_WRITE));
+    region.store(8, 0x1122_3344_5566_7788_u64).unwrap();
+    assert_eq!(region.load::<u64>(8).unwrap(), 0x1122_3344_5566_7788);
+    assert_eq!(region.load::<[u8; 2]>(8).unwrap(), [0x88, 0x77]);
+    region.atomic_u64(8).unwrap().fetch_add(1, Ordering::SeqCst);
+    assert_eq!(region.load::<u8>(8).unwrap(), 0x89);
+    assert_eq!(region.atomic_u64(4).unwrap_err().status(), Status::InvalidParam);
+    assert_eq!(region.atomic_u64(4096).unwrap_err().status(), Status::OutOfRange);
+    assert_eq!(region.load::<u32>(4096).unwrap_err().status(), Status::OutOfRange);
+    assert_eq!(region.store(4098, 7_u16).unwrap_err().status(), Status::OutOfRange);
+}
+
+pub fn streams() {
+    let ctx = context();
+    let region = ctx.mem_map(MemMap::allocate(10)).unwrap();
+    let mut writer = region.writer();
+    writer.write_all(b"0123456").unwrap();
+    assert_eq!(writer.write(b"789abc").unwrap(), 3, "as much as there is room for");
+    assert_eq!(writer.write_all(b"x").unwrap_err().kind(), std::io::ErrorKind::WriteZero);
+    let mut text = String::new();
+    region.reader().read_to_string(&mut text).unwrap();
+    assert_eq!(text, "0123456789");
+}
+
+pub fn private_and_shared() {
+    let ctx = context();
+    let mut buf = ctx.buf(1 << 20).unwrap();
+    assert!(buf.iter().all(|byte| *byte == 0));
+    buf[..5].copy_from_slice(b"hello");
+    let region = buf.share();
+    region.write(5, b" there").unwrap();
+    // Nobody was given a key: it becomes private again.
+    let mut buf = region.try_into_buf().unwrap();
+    assert_eq!(&buf[..11], b"hello there");
+    buf[0] = b'j';
+    let region = buf.share();
+    let handle = region.memh_pack().unwrap();
+    let mut dpu = Actor::dpu();
+    dpu.import(handle.as_bytes()).ok();
+    assert_eq!(dpu.read(0, 11).ok(), b"jello there");
+    // From here on a peer may have it mapped, for ever.
+    handle.revoke().unwrap();
+    drop(handle);
+    let region = region.try_into_buf().unwrap_err();
+    assert_eq!(dpu.ask("view-read 5 0").ok(), b"jello");
+    // The region that came back is whole.
+    dpu.import(region.memh_pack().unwrap().as_bytes()).ok();
+    assert_eq!(dpu.read(0, 5).ok(), b"jello");
+    let empty = ctx.buf(0).unwrap();
+    assert!(empty.share().try_into_buf().unwrap().is_empty());
+    let owned = ctx.mem_map(MemMap::buffer(vec![1_u8; 4])).unwrap();
+    assert_eq!(owned.try_into_buf().unwrap_err().len(), 4);
+}
+
+/// A region that is refused stays exported.
+pub fn refused_region_stays_exported() {
+    let ctx = context();
+    let region = ctx.mem_map(MemMap::allocate(4096).exported()).unwrap();
+    let handle = region.memh_pack().unwrap();
+    let mut dpu = Actor::dpu();
+    dpu.import(handle.as_bytes()).ok();
+    let region = region.try_into_buf().unwrap_err();
+    dpu.write(0, b"still").ok();
+    drop(region);
+    dpu.read(0, 1).err(Status::Stale);
+}
+
+/// A buffer that counts its drops.
+struct Counted(Vec<u8>, Arc<AtomicUsize>);
+
+// SAFETY: the bytes lie in the vector's heap block, which moves with no move of the value.
+unsafe impl StableBuf for Counted {
+    fn as_ptr(&self) -> *const u8 {
+        self.0.as_ptr()
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+// SAFETY: the heap block belongs to the vector alone.
+unsafe impl StableBufMut for Counted {
+    fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.0.as_mut_ptr()
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.1.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// Whatever the order in which things are dropped, the buffer is dropped once, and not before the last access has ended.
+pub fn owned_buffers_are_dropped_once() {
+    for order in 0..24 {
+        let drops = Arc::new(AtomicUsize::new(0));
+        let ctx = context();
+        let region =
+            ctx.mem_map(MemMap::buffer(Counted(vec![9; 100], Arc::clone(&drops))).exported()).unwrap();
+        let handle = region.memh_pack().unwrap();
+        let import = ctx.mem_import(handle.as_bytes()).unwrap();
+        let mut things: Vec<Option<Box<dyn std::any::Any>>> = vec![
+            Some(Box::new(ctx)),
+            Some(Box::new(region)),
+            Some(Box::new(handle)),
+            Some(Box::new(import.clone())),
+        ];
+        let mut left = order;
+        for choices in (1..=4).rev() {
+            let live: Vec<usize> = (0..4).filter(|index| things[*index].is_some()).collect();
+            let index = live[left % choices];
+            left /= choices;
+            things[index] = None;
+            let expected = usize::from(index == 1 || things[1].is_none());
+            assert_eq!(drops.load(Ordering::SeqCst), expected, "order {order}");
+        }
+        assert_eq!(import.read(0, &mut [0]).unwrap_err().status(), Status::Stale);
+    }
+}
+
+/// Two processes play ping-pong by words that publish what was written before them.
+pub fn message_passing() {
+    let ctx = context();
+    let region = ctx.mem_map(MemMap::allocate(8192).exported()).unwrap();
+    let mut other = Role::spawn("region::answering");
+    other.send(region.memh_pack().unwrap().as_bytes());
+    for round in 1..=2000_u64 {
+        region.write(64, &[u8::try_from(round & 0xff).unwrap(); 100]).unwrap();
+        region.store(0, round).unwrap();
+        while region.load::<u64>(8).unwrap() != round {
+            std::thread::yield_now();
+        }
+        assert_eq!(
+            region.load::<[u8; 100]>(4096).unwrap(),
+            [u8::try_from(round & 0xff).unwrap() ^ 0xff; 100]
+        );
+    }
+    region.store(0, u64::MAX).unwrap();
+    other.expect_exit(0);
+}
+
+pub fn answering() {
+    let ctx = context();
+    let import = ctx.mem_import(&role::recv()).unwrap();
+    let view = import.view().unwrap();
+    let mut round = 1;
+    loop {
+        match view.load::<u64>(0).unwrap() {
+            u64::MAX => return,
+            seen if seen == round => {
+                let bytes: [u8; 100] = view.load(64).unwrap();
+                assert_eq!(bytes, [u8::try_from(round & 0xff).unwrap(); 100]);
+                import.write(4096, &bytes.map(|byte| byte ^ 0xff)).unwrap();
+                import.store(8, round).unwrap();
+                round += 1;
+            }
+            _ => std::thread::yield_now(),
+        }
+    }
+}
