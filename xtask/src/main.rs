@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask test | ci | tidy`.
+//! The project's own commands: `cargo xtask test | ci | tidy | picture`.
 //!
 //! | file | subject |
 //! |---|---|
@@ -6,6 +6,7 @@
 //! | `test` | running the table, the summary |
 //! | `command` | running one command: log, bound, children |
 //! | `results` | reading what `cargo test` prints |
+//! | `picture` | the README's first picture, from a run of the demo |
 //! | `tidy` | rules no compiler checks: the table of checks is there |
 
 #![forbid(unsafe_code)]
@@ -13,6 +14,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod command;
+mod picture;
 mod results;
 mod steps;
 mod test;
@@ -24,7 +26,8 @@ use std::process::ExitCode;
 const USAGE: &str =
     "usage: cargo xtask test [--list | --fast | --step NAME ...]   all checks; NAME: see --list
        cargo xtask ci                                        the same with CI=true: a skip is a failure
-       cargo xtask tidy                                      only the rules no compiler checks";
+       cargo xtask tidy                                      only the rules no compiler checks
+       cargo xtask picture                                   the README's first picture, anew";
 
 /// The root of the workspace.
 fn root() -> PathBuf {
@@ -47,7 +50,8 @@ fn main() -> ExitCode {
         },
         ["ci"] => test::run(&root(), &test::Options { in_ci: true, ..test::Options::default() }),
         ["tidy"] => tidy::main(&root()),
-        _ => usage("one of test, ci, tidy"),
+        ["picture"] => picture::main(&root()),
+        _ => usage("one of test, ci, tidy, picture"),
     }
 }
 
