@@ -5,6 +5,7 @@
 mod demo;
 mod log;
 mod ui;
+mod units;
 
 use std::process::ExitCode;
 
@@ -12,7 +13,7 @@ use clap::{Parser, Subcommand};
 
 const EXAMPLES: &str = "\
 Examples:
-  rucx demo                    export memory to another process, and take it back
+  rucx demo                    export memory, use it from afar, revoke it
   rucx demo --size 1G          with 1 GiB
   rucx demo --tls shm --quiet  one line: did it work?
 
@@ -36,12 +37,13 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Two processes share memory by a handle: shown, checked and measured.
+    /// Two processes share memory by a handle: shown, checked and measured
+    #[command(long_about = demo::ABOUT, after_help = demo::EXAMPLES)]
     Demo(demo::Args),
-    /// Started by `rucx demo`.
+    /// The exporting side; `rucx demo` starts it
     #[command(hide = true)]
     DemoHost,
-    /// Started by `rucx demo`.
+    /// The importing side; `rucx demo` starts it
     #[command(hide = true)]
     DemoDpu,
 }

@@ -81,7 +81,7 @@ impl Ui {
     /// Begins a section.
     pub(crate) fn section(&mut self, number: usize, title: &str) -> io::Result<()> {
         let (dash, title) = (self.text("─").into_owned(), self.text(title).into_owned());
-        let rest = WIDTH.saturating_sub(columns(&title) + 8);
+        let rest = WIDTH.saturating_sub(columns(&title) + 7);
         let (left, right) = (dash.repeat(2), dash.repeat(rest));
         self.line("")?;
         self.line(&format!("{DIM}{left}{DIM:#} {number}  {BOLD}{title}{BOLD:#} {DIM}{right}{DIM:#}"))
@@ -101,9 +101,9 @@ impl Ui {
 
     /// A line of what a transport said.
     pub(crate) fn said(&mut self, transport: &str, yes: bool, what: &str) -> io::Result<()> {
-        // A transport that is not used is no failure: its mark is not red.
-        let style = if yes { GOOD } else { DIM };
-        let lead = format!("{:TEXT$}{}{:<6}", "", paint(style, self.mark(yes), 3), self.text(transport));
+        // A transport that is not used is no failure.
+        let mark = if yes { paint(GOOD, self.mark(true), 3) } else { paint(DIM, &self.text("–"), 3) };
+        let lead = format!("{:TEXT$}{mark}{:<6}", "", self.text(transport));
         self.wrapped(&lead, SAID, if yes { PLAIN } else { DIM }, what)
     }
 
@@ -118,16 +118,18 @@ impl Ui {
     pub(crate) fn lines(&mut self, lines: &[String]) -> io::Result<()> {
         for line in lines {
             let line = self.text(line).into_owned();
-            self.line(&format!("{:TEXT$}{line}", ""))?;
+            self.line(format!("{:TEXT$}{line}", "").trim_end())?;
         }
         Ok(())
     }
 
-    /// A table: the first two columns to the left, numbers to the right.
+    /// A table: the first two columns to the left, numbers to the right. Its head as it is.
     pub(crate) fn table(&mut self, head: &[&str], rows: &[Vec<String>]) -> io::Result<()> {
-        let head = self.cells(&mut head.iter().copied());
+        for line in head {
+            let line = self.text(line).into_owned();
+            self.line(&format!("{:TEXT$}{DIM}{line}{DIM:#}", ""))?;
+        }
         let rule = self.text("─").repeat(WIDTH - TEXT);
-        self.line(&format!("{:TEXT$}{DIM}{head}{DIM:#}", ""))?;
         self.line(&format!("{:TEXT$}{DIM}{rule}{DIM:#}", ""))?;
         for row in rows {
             let row = self.cells(&mut row.iter().map(String::as_str));
@@ -150,18 +152,22 @@ impl Ui {
         line
     }
 
-    /// The last line, which is printed even when quiet.
-    pub(crate) fn close(&mut self, held: bool, text: &str) -> io::Result<()> {
-        self.line("")?;
-        self.quiet = false;
-        let style = if held { GOOD } else { BAD };
-        let lead = paint(style, self.mark(held), 3);
-        self.wrapped(&lead, 3, style, text)?;
-        self.out.flush()
+    /// How long ago the first line was.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.start.elapsed()
     }
 
-    /// Writes standard output out.
-    pub(crate) fn flush(&mut self) -> io::Result<()> {
+    /// The last line, which is printed even when quiet.
+    pub(crate) fn close(&mut self, held: bool, text: &str) -> io::Result<()> {
+        let style = if held { GOOD } else { BAD };
+        let lead = paint(style, self.mark(held), 3);
+        if self.quiet {
+            let text = self.text(text).into_owned();
+            writeln!(self.out, "{lead}{style}{text}{style:#}")?;
+        } else {
+            self.line("")?;
+            self.wrapped(&lead, 3, style, text)?;
+        }
         self.out.flush()
     }
 
@@ -259,8 +265,11 @@ fn columns(text: &str) -> usize {
     text.chars().count()
 }
 
-/// Breaks at spaces; a word that is too long is broken where it must be. At least one line.
+/// What fits stays as it is. The rest is broken at spaces; a word that is too long is broken where it must be. At least one line.
 fn wrap(text: &str, width: usize) -> Vec<String> {
+    if columns(text) <= width {
+        return vec![text.to_owned()];
+    }
     let mut lines = Vec::new();
     let mut line = String::new();
     let mut used = 0;
@@ -287,114 +296,9 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// A number of bytes: `312 B`, `64 MiB`, `1.5 GiB`.
-pub(crate) fn bytes(count: u64) -> String {
-    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    let mut unit = None;
-    let mut whole = count;
-    let mut shift = 0;
-    for name in UNITS {
-        if whole < 1024 {
-            break;
-        }
-        whole >>= 10;
-        shift += 10;
-        unit = Some(name);
-    }
-    match unit {
-        None => format!("{count} B"),
-        Some(unit) if count.trailing_zeros() >= shift => format!("{whole} {unit}"),
-        Some(unit) => {
-            let tenth = ((count >> (shift - 10)) & 1023) * 10 / 1024;
-            format!("{whole}.{tenth} {unit}")
-        }
-    }
-}
-
-/// A time with three digits: `38.2 ns`, `1.23 µs`, `456 ms`, `7.89 s`.
-pub(crate) fn time(picoseconds: u64) -> String {
-    const UNITS: [(&str, u64); 4] =
-        [("ns", 1_000), ("µs", 1_000_000), ("ms", 1_000_000_000), ("s", 1_000_000_000_000)];
-    // Three digits of one unit are rounded to the next: 999.6 ns is 1.00 µs.
-    let fits = |(_, scale): &&(&str, u64)| picoseconds / scale < 999 || picoseconds % scale * 2 < *scale && picoseconds / scale < 1000;
-    let (unit, scale) = UNITS.iter().find(fits).copied().unwrap_or(UNITS[3]);
-    #[allow(clippy::cast_precision_loss)] // three digits are shown
-    let value = picoseconds as f64 / scale as f64;
-    format!("{} {unit}", three_digits(value))
-}
-
-/// As [`time`], of nanoseconds.
-pub(crate) fn nanos(nanos: u64) -> String {
-    time(nanos.saturating_mul(1000))
-}
-
-/// Gigabytes (10⁹) per second, without the unit.
-pub(crate) fn rate(bytes: u64, picoseconds: u64) -> String {
-    #[allow(clippy::cast_precision_loss)] // three digits are shown
-    let value = bytes as f64 * 1000.0 / picoseconds.max(1) as f64;
-    three_digits(value)
-}
-
-fn three_digits(value: f64) -> String {
-    if value < 9.995 {
-        format!("{value:.2}")
-    } else if value < 99.95 {
-        format!("{value:.1}")
-    } else {
-        format!("{value:.0}")
-    }
-}
-
-/// A duration in nanoseconds.
-pub(crate) fn in_nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn numbers_of_bytes() {
-        for (count, text) in [
-            (0, "0 B"),
-            (312, "312 B"),
-            (1023, "1023 B"),
-            (1024, "1 KiB"),
-            (4096, "4 KiB"),
-            (1536, "1.5 KiB"),
-            (64 << 20, "64 MiB"),
-            ((1 << 30) + 1, "1.0 GiB"),
-            (u64::MAX, "15.9 EiB"),
-        ] {
-            assert_eq!(bytes(count), text);
-        }
-    }
-
-    #[test]
-    fn times_have_three_digits() {
-        for (picoseconds, text) in [
-            (0, "0.00 ns"),
-            (1_234, "1.23 ns"),
-            (38_210, "38.2 ns"),
-            (99_960, "100 ns"),
-            (999_400, "999 ns"),
-            (999_600, "1.00 µs"),
-            (1_230_000, "1.23 µs"),
-            (456_000_000_000, "456 ms"),
-            (7_890_000_000_000, "7.89 s"),
-            (12_345_000_000_000_000, "12345 s"),
-        ] {
-            assert_eq!(time(picoseconds), text, "{picoseconds}");
-        }
-        assert_eq!(nanos(1_500), "1.50 µs");
-    }
-
-    #[test]
-    fn rates_are_in_gigabytes_per_second() {
-        assert_eq!(rate(1 << 20, 100_000_000), "10.5");
-        assert_eq!(rate(8, 0), "8000");
-    }
 
     #[test]
     fn wrapped_lines_fit_and_lose_nothing() {
@@ -406,7 +310,8 @@ mod tests {
             assert_eq!(joined, text.split(' ').collect::<String>());
         }
         assert_eq!(wrap("", 10), [""]);
-        assert_eq!(wrap("a  b", 10), ["a b"]);
+        assert_eq!(wrap("a  b", 4), ["a  b"]);
+        assert_eq!(wrap("a  b c", 5), ["a b c"]);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use ucp::{AccessError, ImportedRegion, Region};
 
 use super::measure::median;
 use super::protocol::Report;
-use crate::ui::in_nanos;
+use crate::units::in_nanos;
 
 /// Where the DPU rings: a count that goes up by one.
 pub(crate) const RING: u64 = 0;
@@ -15,9 +15,9 @@ pub(crate) const ANSWER: u64 = 128;
 
 /// What the answer to a ring is.
 const MASK: u64 = 0x5555_aaaa_5555_aaaa;
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(5);
 /// How often a word is looked at before others are given the processor.
-const SPINS: u32 = 500;
+const SPINS: u32 = 64;
 
 /// Looks at a word until it is not `old`; `None` when that takes too long.
 fn changed(

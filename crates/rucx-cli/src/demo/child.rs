@@ -29,7 +29,7 @@ pub(crate) enum Failure {
     #[error("{} does not keep to the protocol {during}: {error}", who.name())]
     Protocol { who: Who, during: String, error: String },
     /// The library refused what should have worked.
-    #[error("{} {during}: {}", who.name(), fault.error)]
+    #[error("{} {during}: {} (remedy: {})", who.name(), fault.error, fault.remedy)]
     Refused { who: Who, during: String, fault: Fault },
     /// Standard output is closed.
     #[error("standard output: {0}")]
@@ -82,7 +82,7 @@ impl Roles {
         let child = self.child(who);
         match child.stdin.as_mut().map(|stdin| frame::send(stdin, command)) {
             Some(Ok(())) => Ok(()),
-            Some(Err(FrameError::Io(error))) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+            Some(Err(error)) if !is_broken_pipe(&error) => Err(self.protocol(who, error.to_string())),
             _ => Err(self.ended(who)),
         }
     }
@@ -116,7 +116,11 @@ impl Roles {
                 }
                 Ok((from, Event::Bad(error))) => return Err(self.protocol(from, error.to_string())),
                 Err(RecvTimeoutError::Timeout) => {
-                    return Err(Failure::Silent { who, during: self.during.clone(), patience: self.patience });
+                    return Err(Failure::Silent {
+                        who,
+                        during: self.during.clone(),
+                        patience: self.patience,
+                    });
                 }
                 Err(RecvTimeoutError::Disconnected) => return Err(self.ended(who)),
             }
@@ -136,7 +140,9 @@ impl Roles {
     pub(crate) fn unexpected(&self, who: Who, report: Report) -> Failure {
         let during = self.during.clone();
         match report {
-            Report::Failed { fault } | Report::Refused { fault, .. } => Failure::Refused { who, during, fault },
+            Report::Failed { fault } | Report::Refused { fault, .. } => {
+                Failure::Refused { who, during, fault }
+            }
             other => self.protocol(who, format!("an unexpected answer: {other:?}")),
         }
     }
@@ -181,6 +187,10 @@ impl Roles {
         let last_words = child.last_words().map(|words| format!("; it said: {words}")).unwrap_or_default();
         Failure::Ended { who, during, how, last_words }
     }
+}
+
+fn is_broken_pipe(error: &FrameError) -> bool {
+    matches!(error, FrameError::Io(error) if error.kind() == io::ErrorKind::BrokenPipe)
 }
 
 fn describe(status: ExitStatus) -> String {

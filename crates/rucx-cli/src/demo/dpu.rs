@@ -10,10 +10,10 @@ use super::measure::measure;
 use super::protocol::{Command, Descriptor, Fault, Report};
 use super::role::{self, Link, Role, fault, mistake, said};
 use super::{bell, past};
-use crate::ui::in_nanos;
+use crate::units::in_nanos;
 
 /// How long it reads on, waiting to be refused.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(crate) fn main(descriptors: Vec<Descriptor>) -> ExitCode {
     role::serve(descriptors, |ctx| Dpu { imports: BTreeMap::new(), ctx })

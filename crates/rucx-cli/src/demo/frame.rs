@@ -286,7 +286,10 @@ mod tests {
         longer.push(0);
         let len = length(longer.len() - 4);
         longer[..4].copy_from_slice(&len.to_le_bytes());
-        assert!(matches!(receive::<Sample>(&mut &longer[..]), Err(FrameError::Malformed("bytes are left over"))));
+        assert!(matches!(
+            receive::<Sample>(&mut &longer[..]),
+            Err(FrameError::Malformed("bytes are left over"))
+        ));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::bell;
 use super::measure::measure;
 use super::protocol::{Command, Descriptor, Fault, Report, Secret};
 use super::role::{self, Link, Role, fault, mistake, said};
-use crate::ui::in_nanos;
+use crate::units::in_nanos;
 
 /// What is written over the first page as soon as a revocation has returned.
 const AFTERWARDS: [u8; 4096] = [0xee; 4096];

@@ -7,7 +7,7 @@ use ucp::AccessError;
 
 use super::protocol::Timing;
 use super::role::Memory;
-use crate::ui::in_nanos;
+use crate::units::in_nanos;
 
 /// Bytes of the calls that are timed.
 pub(crate) const SIZES: [u64; 4] = [8, 4 << 10, 64 << 10, 1 << 20];

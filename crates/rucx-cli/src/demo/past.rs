@@ -86,7 +86,8 @@ mod tests {
 
     #[test]
     fn lines_of_maps() {
-        let line = "7f0000000000-7f0000003000 r--s 00000000 00:01 4711                       /memfd:rucx (deleted)";
+        let line =
+            "7f0000000000-7f0000003000 r--s 00000000 00:01 4711                       /memfd:rucx (deleted)";
         assert_eq!(Line::parse(line), Some(Line { len: 0x3000, rights: "r--s", inode: 4711 }));
         assert_eq!(Line::parse(&line.replace("rucx", "rucx-exports")), None);
         assert_eq!(Line::parse("7f00-7f01 r--p 0 00:00 0 [heap]"), None);

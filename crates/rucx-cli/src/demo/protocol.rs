@@ -169,8 +169,7 @@ mod tests {
     #[test]
     fn an_error_comes_over_with_all_it_says() {
         let said = vec![Said { transport: "shm".into(), yes: false, what: "gone".into() }];
-        let fault =
-            Fault { status: "Stale".into(), error: "stale".into(), remedy: "ask again".into(), said };
+        let fault = Fault { status: "Stale".into(), error: "stale".into(), remedy: "ask again".into(), said };
         let message = Report::Refused { same: 3, other: 0, fault };
         let mut bytes = Vec::new();
         frame::send(&mut bytes, &message).unwrap();

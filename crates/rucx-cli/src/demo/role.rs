@@ -10,7 +10,8 @@ use ucp::{AccessError, Context, Features, ImportError, ImportedRegion, MapError,
 use super::frame::{self, FrameError};
 use super::isolation;
 use super::protocol::{Command, Descriptor, Fault, Report, Said};
-use crate::ui::{complain, in_nanos};
+use crate::ui::complain;
+use crate::units::in_nanos;
 
 /// A role: answers commands.
 pub(crate) trait Role {
@@ -61,7 +62,11 @@ fn converse<R: Role>(
     die_with(parent)?;
     let ctx = match Context::builder().features(Features::EXPORTED_MEMH).build() {
         Ok(ctx) => ctx,
-        Err(error) => return link.send(&Report::Failed { fault: fault(error) }),
+        Err(error) => {
+            link.send(&Report::Failed { fault: fault(error) })?;
+            // Stays until the demo has read that.
+            return frame::receive::<Command>(&mut link.from).map(drop);
+        }
     };
     link.send(&Report::Ready {
         pid: std::process::id(),
@@ -223,12 +228,7 @@ pub(crate) fn fault(error: impl Into<ucp::Error>) -> Fault {
         | ucp::Error::Map(MapError::NotExportable { results }) => said(results),
         _ => Vec::new(),
     };
-    Fault {
-        status: format!("{:?}", error.status()),
-        error: error.to_string(),
-        remedy: error.remedy(),
-        said,
-    }
+    Fault { status: format!("{:?}", error.status()), error: error.to_string(), remedy: error.remedy(), said }
 }
 
 /// A mistake of the demo itself.

@@ -30,7 +30,9 @@ mod tests {
     #[test]
     fn pieces_of_a_secret_are_found_in_any_spelling() {
         let secret: Vec<u8> = (0x40..0x80).collect();
-        for text in [format!("{secret:?}"), format!("{secret:02x?}").replace(", ", " "), "x4B4C4D4E4F505152y".into()] {
+        for text in
+            [format!("{secret:?}"), format!("{secret:02x?}").replace(", ", " "), "x4B4C4D4E4F505152y".into()]
+        {
             assert!(shows(&text, &secret), "{text}");
         }
         assert!(!shows("PackedMemh { export: 1, bytes: <64 secret bytes> }", &secret));

@@ -3,6 +3,7 @@
 use super::child::{Failure, Roles};
 use super::protocol::{Command, Fault, Report, Said};
 use crate::ui::{Ui, Who};
+use crate::units;
 
 /// Between the steps.
 pub(crate) struct Stage<'a> {
@@ -72,9 +73,10 @@ impl<'a> Stage<'a> {
         let all = self.held + self.failed.len();
         let held = self.failed.is_empty() && self.held > 0;
         let text = if held {
-            format!("all {all} checks held")
+            let took = units::nanos(units::in_nanos(self.ui.elapsed()));
+            format!("all {all} checks held, in {took}")
         } else {
-            format!("{} of {all} checks did not hold: {}", self.failed.len(), self.failed.join("; "))
+            format!("{} of {all} checks failed: {}", self.failed.len(), self.failed.join("; "))
         };
         self.ui.close(held, &text)?;
         Ok(held)

@@ -7,7 +7,8 @@ use crate::demo::bell;
 use crate::demo::child::Failure;
 use crate::demo::protocol::{Command, Report};
 use crate::demo::stage::{Stage, take_apart};
-use crate::ui::{self, Who};
+use crate::ui::Who;
+use crate::units;
 
 const ROUNDS: u64 = 2000;
 
@@ -16,6 +17,7 @@ pub(crate) fn play(stage: &mut Stage) -> Result<(), Failure> {
     // Other patterns each time: nothing that an earlier run has left behind can pass for them.
     let seed = RandomState::new().hash_one("host");
     let by_host = moved(stage, Who::Host, "wrote a pattern", &Command::Fill { slot: MAIN, seed })?;
+    stage.ui.note("with the first touch of each page")?;
     let at_dpu = moved(stage, Who::Dpu, "read all of it", &Command::Sum { slot: MAIN })?;
     stage.check(by_host == at_dpu, "the DPU read what the HOST wrote")?;
 
@@ -31,8 +33,8 @@ pub(crate) fn play(stage: &mut Stage) -> Result<(), Failure> {
 pub(super) fn moved(stage: &mut Stage, who: Who, what: &str, command: &Command) -> Result<u32, Failure> {
     let report = stage.roles.ask(who, command)?;
     let Report::Moved { bytes, crc, nanos } = report else { return Err(stage.roles.unexpected(who, report)) };
-    let rate = ui::rate(bytes, nanos.saturating_mul(1000));
-    stage.say(who, &format!("{what:<16} crc32c {crc:08x}  {:>8}  {rate:>5} GB/s", ui::nanos(nanos)))?;
+    let rate = units::rate(bytes, nanos.saturating_mul(1000));
+    stage.say(who, &format!("{what:<16} crc32c {crc:08x}  {:>8}  {rate:>5} GB/s", units::nanos(nanos)))?;
     Ok(crc)
 }
 
@@ -48,10 +50,11 @@ fn doorbell(stage: &mut Stage) -> Result<(), Failure> {
     let (answers, wrong_answers) = (right, wrong);
     take_apart!(stage, Host: answered => Rang { right, wrong });
     let (rings, wrong_rings) = (right, wrong);
-    stage.say(
-        Who::Dpu,
-        &format!("rang a doorbell {ROUNDS} times: store a word, wait for the HOST's; median round trip {}", ui::time(median_ps)),
-    )?;
+    stage.say(Who::Dpu, &format!("rang a doorbell {ROUNDS} times: stores a word, awaits the HOST's"))?;
+    stage.ui.note(&format!("median round trip {}", units::time(median_ps)))?;
     let held = rings == ROUNDS && answers == ROUNDS && wrong_rings + wrong_answers == 0;
-    stage.check(held, &format!("{rings} rings arrived, {answers} answers; {} words were wrong", wrong_rings + wrong_answers))
+    stage.check(
+        held,
+        &format!("{rings} rings and {answers} answers arrived, {} wrong", wrong_rings + wrong_answers),
+    )
 }

@@ -3,10 +3,12 @@
 use std::time::Instant;
 
 use super::SECOND;
+use super::revoke::count;
 use crate::demo::child::Failure;
 use crate::demo::protocol::Command;
 use crate::demo::stage::{Stage, take_apart};
-use crate::ui::{self, Who};
+use crate::ui::Who;
+use crate::units;
 
 pub(crate) fn play(stage: &mut Stage) -> Result<(), Failure> {
     stage.part("The HOST is killed")?;
@@ -15,9 +17,9 @@ pub(crate) fn play(stage: &mut Stage) -> Result<(), Failure> {
     let start = Instant::now();
     stage.roles.kill(Who::Host)?;
     take_apart!(stage, Dpu: stage.roles.wait(Who::Dpu)? => Refused { same, other, fault });
-    let took = ui::in_nanos(start.elapsed());
-    let text = format!("{} after the HOST's death, having read {} times", ui::nanos(took), same + other);
+    let took = units::in_nanos(start.elapsed());
+    let text = format!("reads that worked: {}; {} after the HOST's end", same + other, units::nanos(took));
     stage.fault(Who::Dpu, &text, &fault)?;
     stage.check(fault.status == "Stale", "memory of a dead process is stale")?;
-    stage.check(other == 0, &format!("{other} reads saw anything but what the page was"))
+    stage.check(other == 0, &format!("{} saw anything but what the page was", count(other)))
 }

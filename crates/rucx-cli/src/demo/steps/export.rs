@@ -6,7 +6,8 @@ use crate::demo::isolation::surplus;
 use crate::demo::protocol::{Command, Descriptor, Secret};
 use crate::demo::secrecy::shows;
 use crate::demo::stage::{Stage, take_apart};
-use crate::ui::{self, Who};
+use crate::ui::Who;
+use crate::units;
 
 /// What has been exported.
 pub(crate) struct Exported {
@@ -18,7 +19,7 @@ pub(crate) struct Exported {
 }
 
 pub(crate) fn play(stage: &mut Stage, inherited: &[Descriptor]) -> Result<Exported, Failure> {
-    stage.part("The host exports memory")?;
+    stage.part("The HOST exports memory")?;
     let parent = std::process::id();
     take_apart!(stage, Host: stage.host(&Command::Hello { parent })?
         => Ready { pid, environment, descriptors, arguments });
@@ -27,23 +28,23 @@ pub(crate) fn play(stage: &mut Stage, inherited: &[Descriptor]) -> Result<Export
         => Ready { pid, environment, descriptors, arguments });
     let dpu = pid;
     unasked.extend(self::unasked(&environment, &descriptors, &arguments, inherited));
-    stage.say(Who::Host, &format!("process {host}, executed anew"))?;
-    stage.say(Who::Dpu, &format!("process {dpu}, executed anew"))?;
+    stage.say(Who::Host, &format!("process {host}, a program of its own"))?;
+    stage.say(Who::Dpu, &format!("process {dpu}, another one"))?;
     let text = if unasked.is_empty() {
-        "they share nothing: each has three pipes, and no variable but UCX_*".to_owned()
+        "nothing in common: three pipes each, no variable but UCX_*".to_owned()
     } else {
-        format!("they share nothing; but they were given: {}", unasked.join(", "))
+        format!("nothing in common, but they were given: {}", unasked.join(", "))
     };
     stage.check(host != dpu && unasked.is_empty(), &text)?;
 
-    let (len, rights) = map(stage, MAIN, stage.size, false)?;
+    let (len, rights) = map(stage, MAIN, stage.size, false, true)?;
     stage.check(len == stage.size, &format!("{len} bytes, as asked for"))?;
     take_apart!(stage, Host: stage.host(&Command::Pack { slot: MAIN, region: MAIN })?
         => Packed { handle, debug, said, nanos });
-    let size = ui::bytes(handle.0.len() as u64);
-    stage.say(Who::Host, &format!("packed a handle of {size} in {}", ui::nanos(nanos)))?;
+    let size = units::bytes(handle.0.len() as u64);
+    stage.say(Who::Host, &format!("packed a handle of {size} in {}", units::nanos(nanos)))?;
     stage.said(&said)?;
-    stage.ui.note("Who has its bytes has the memory: they are a secret, and never printed.")?;
+    stage.ui.note("Who has its bytes has the memory: a secret, never printed.")?;
     stage.ui.note(&debug)?;
     stage.check(!shows(&debug, &handle.0), "Debug does not show them")?;
     Ok(Exported { handle, len, rights, host, dpu })

@@ -9,8 +9,10 @@ mod revoke;
 mod speed;
 
 use super::child::Failure;
-use super::protocol::Descriptor;
-use super::stage::Stage;
+use super::protocol::{Command, Descriptor};
+use super::stage::{Stage, take_apart};
+use crate::ui::Who;
+use crate::units;
 
 /// Slots: the region of the size asked for, and its first export and import.
 const MAIN: u8 = 0;
@@ -35,17 +37,22 @@ pub(crate) fn all(stage: &mut Stage, inherited: &[Descriptor]) -> Result<bool, F
     stage.close()
 }
 
-/// Maps a region and says so.
-fn map(stage: &mut Stage, slot: u8, size: u64, read_only: bool) -> Result<(u64, String), Failure> {
-    use super::protocol::Command;
-    use super::stage::take_apart;
-    use crate::ui::{self, Who};
+/// Maps a region and says so; its length and rights.
+fn map(
+    stage: &mut Stage,
+    slot: u8,
+    size: u64,
+    read_only: bool,
+    long: bool,
+) -> Result<(u64, String), Failure> {
     take_apart!(stage, Host: stage.host(&Command::Map { slot, size, read_only })?
         => Mapped { address, len, rights, said, nanos });
     stage.say(
         Who::Host,
-        &format!("mapped {} at {address:#x}, {rights}, in {}", ui::bytes(len), ui::nanos(nanos)),
+        &format!("mapped {} at {address:#x}, {rights}, in {}", units::bytes(len), units::nanos(nanos)),
     )?;
-    stage.said(&said)?;
+    if long {
+        stage.said(&said)?;
+    }
     Ok((len, rights))
 }

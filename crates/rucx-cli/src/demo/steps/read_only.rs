@@ -7,18 +7,19 @@ use crate::demo::child::Failure;
 use crate::demo::past::keeps_writers_away;
 use crate::demo::protocol::{Command, Report};
 use crate::demo::stage::{Stage, take_apart};
-use crate::ui::{self, Who};
+use crate::ui::Who;
+use crate::units;
 
 /// Not a size that anything else in these processes has.
 const SIZE: u64 = 11 * 16 * 1024;
 
 pub(crate) fn play(stage: &mut Stage, exported: &Exported) -> Result<(), Failure> {
     stage.part("Read-only memory stays as it is")?;
-    map(stage, READ_ONLY, SIZE, true)?;
+    map(stage, READ_ONLY, SIZE, true, false)?;
     let before = moved(stage, Who::Host, "wrote a pattern", &Command::Fill { slot: READ_ONLY, seed: 5 })?;
     take_apart!(stage, Host: stage.host(&Command::Pack { slot: READ_ONLY, region: READ_ONLY })? => Packed { handle });
     take_apart!(stage, Dpu: stage.dpu(&Command::Import { slot: READ_ONLY, handle })? => Imported { rights, nanos });
-    stage.say(Who::Dpu, &format!("imported it, {rights}, in {}", ui::nanos(nanos)))?;
+    stage.say(Who::Dpu, &format!("imported it, {rights}, in {}", units::nanos(nanos)))?;
 
     let report = stage.dpu(&Command::Store { slot: READ_ONLY, offset: 0, value: 1 })?;
     let status = match &report {
@@ -47,7 +48,11 @@ fn past_the_library(stage: &mut Stage, host: u32) -> Result<(), Failure> {
         (Report::WrotePast { seals, errno }, Report::WrotePast { errno: control, .. }) => {
             stage.say(
                 Who::Dpu,
-                &format!("wrote past the library, to the HOST's files in /proc/{host}/fd: {}", answers(errno, control)),
+                &format!(
+                    "wrote past the library, into the HOST's files (/proc/{host}/fd): read-write {}, read-only {}",
+                    answer(control),
+                    answer(errno)
+                ),
             )?;
             let held = errno == denied && control == 0 && keeps_writers_away(seals);
             stage.check(held, "the kernel refuses it as well: the file has F_SEAL_FUTURE_WRITE")
@@ -59,11 +64,10 @@ fn past_the_library(stage: &mut Stage, host: u32) -> Result<(), Failure> {
     }
 }
 
-fn answers(read_only: u32, writable: u32) -> String {
-    let name = |errno: u32| match i32::try_from(errno) {
-        Ok(0) => "written".to_owned(),
-        Ok(1) => "EPERM".to_owned(),
+fn answer(errno: u32) -> String {
+    match errno {
+        0 => "written".to_owned(),
+        1 => "EPERM".to_owned(),
         _ => format!("error {errno}"),
-    };
-    format!("read-only {}, read-write {}", name(read_only), name(writable))
+    }
 }

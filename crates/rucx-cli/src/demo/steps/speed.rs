@@ -5,7 +5,12 @@ use crate::demo::child::Failure;
 use crate::demo::measure::SIZES;
 use crate::demo::protocol::{Command, Timing};
 use crate::demo::stage::{Stage, take_apart};
-use crate::ui;
+use crate::units;
+
+const HEAD: [&str; 2] = [
+    "                        time of a call                 GB/s",
+    "                 8 B    4 KiB   64 KiB    1 MiB   64 KiB    1 MiB",
+];
 
 pub(crate) fn play(stage: &mut Stage) -> Result<(), Failure> {
     stage.part("How long it takes")?;
@@ -17,7 +22,7 @@ pub(crate) fn play(stage: &mut Stage) -> Result<(), Failure> {
     if let Some(within) = &within {
         rows.extend(self::rows(within, &timings));
     }
-    stage.ui.table(&["", "", "8 B", "4 KiB", "64 KiB", "1 MiB", "64K GB/s", "1M GB/s"], &rows)?;
+    stage.ui.table(&HEAD, &rows)?;
     let within = within.map(|within| format!("; {within}: the HOST's own import")).unwrap_or_default();
     stage.ui.note(&format!(
         "Median time of one read or write call through the library, which checks bounds, rights and revocation each time; one \
@@ -36,8 +41,10 @@ fn rows(transport: &str, timings: &[Timing]) -> Vec<Vec<String>> {
         .map(|write| {
             let name = if write { String::new() } else { transport.to_owned() };
             let mut row = vec![name, if write { "write" } else { "read" }.to_owned()];
-            row.extend(SIZES.map(|size| cell(write, size, |timing| ui::time(timing.median_ps))));
-            row.extend([SIZES[2], SIZES[3]].map(|size| cell(write, size, |it| ui::rate(it.size, it.median_ps))));
+            row.extend(SIZES.map(|size| cell(write, size, |timing| units::time(timing.median_ps))));
+            row.extend(
+                [SIZES[2], SIZES[3]].map(|size| cell(write, size, |it| units::rate(it.size, it.median_ps))),
+            );
             row
         })
         .collect()

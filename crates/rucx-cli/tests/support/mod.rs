@@ -1,0 +1,114 @@
+//! The command, started; nothing in here waits for ever.
+
+#![allow(clippy::unwrap_used)] // what fails here is a failed test
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The command, with an environment that says nothing of colours, levels and transports.
+pub(crate) fn rucx(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rucx"));
+    command.args(args).env_clear().env("LC_ALL", "C.UTF-8").stdin(Stdio::null());
+    command
+}
+
+/// Runs it to its end; kills it when that takes too long.
+pub(crate) fn finish(command: &mut Command) -> Output {
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let pid = Pid::from_child(&child);
+    let (done, watch) = mpsc::channel::<()>();
+    let watchdog = thread::spawn(move || {
+        if watch.recv_timeout(PATIENCE) == Err(mpsc::RecvTimeoutError::Timeout) {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    });
+    let output = child.wait_with_output().unwrap();
+    drop(done);
+    watchdog.join().unwrap();
+    output
+}
+
+/// As text.
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// A demo under way; killed when dropped.
+#[derive(Debug)]
+pub(crate) struct Demo {
+    child: Child,
+    output: Option<BufReader<ChildStdout>>,
+}
+
+impl Demo {
+    /// Starts it.
+    pub(crate) fn start(args: &[&str]) -> Self {
+        let mut child = rucx(args).stdout(Stdio::piped()).spawn().unwrap();
+        let output = child.stdout.take().map(BufReader::new);
+        Self { child, output }
+    }
+
+    /// Its process.
+    pub(crate) fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    /// What it prints.
+    pub(crate) fn output(&mut self) -> &mut BufReader<ChildStdout> {
+        self.output.as_mut().unwrap()
+    }
+
+    /// Reads on no more.
+    pub(crate) fn close_output(&mut self) {
+        self.output = None;
+    }
+
+    /// Reads until a line contains `part`.
+    pub(crate) fn wait_for(&mut self, part: &str) {
+        let lines = self.output().lines().map_while(Result::ok);
+        assert!(lines.into_iter().any(|line| line.contains(part)), "it ended before {part:?}");
+    }
+
+    /// The process of a role, found by its command line among the demo's children.
+    pub(crate) fn role(&self, role: &str) -> Pid {
+        let pid = self.child.id();
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+        let is_role = |child: &&str| {
+            let line = fs::read(format!("/proc/{child}/cmdline")).unwrap_or_default();
+            line.split(|byte| *byte == 0).any(|arg| arg == role.as_bytes())
+        };
+        let child = children.split_ascii_whitespace().find(is_role);
+        Pid::from_raw(child.unwrap().parse().unwrap()).unwrap()
+    }
+
+    /// Its exit status, and the rest of what it printed.
+    pub(crate) fn finish(mut self) -> (ExitStatus, String) {
+        let mut story = String::new();
+        if let Some(mut output) = self.output.take() {
+            output.read_to_string(&mut story).unwrap();
+        }
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return (status, story);
+            }
+            assert!(Instant::now() < deadline, "it has not ended: {story}");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Demo {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
