@@ -147,7 +147,7 @@ pub(super) struct Registration {
 ///
 /// Others may change its bytes at any time, so there are no references to them: they are copied in and out. Reading while
 /// another writes mixes old and new bytes; aligned words of up to 8 bytes never tear. Send + Sync: share it by `Arc`. Dropping it
-/// revokes all its exports, and waits for their accesses in flight, at most `UCX_REVOKE_TIMEOUT` each.
+/// revokes all its exports, and waits for their accesses in flight, at most `UCX_REVOKE_TIMEOUT` in all.
 #[derive(Debug)]
 #[doc(alias = "ucp_mem_h")]
 pub struct Region {
@@ -329,11 +329,10 @@ impl Drop for Region {
         if self.ctx.is_forked() {
             return; // the child holds a copy of the books; the exports are the parent's
         }
-        for export in self.exports.get_mut().drain(..) {
-            if let Err(error) = export.revoke() {
-                tracing::warn!(%error, "a dropped region's memory is kept until it is drained");
-                self.ctx.sweep();
-            }
+        let exports = std::mem::take(self.exports.get_mut());
+        for error in Export::revoke_all(exports.iter().map(Arc::as_ref)) {
+            tracing::warn!(%error, "a dropped region's memory is kept until it is drained");
+            self.ctx.sweep();
         }
     }
 }

@@ -151,6 +151,29 @@ pub fn unsealed_memfd() {
     drop(exporter.join().unwrap());
 }
 
+/// An in-flight page whose slots never come free: an access gives up in time.
+pub fn an_in_flight_page_full_of_lies() {
+    let name = b"hostile-full-page";
+    let listener = bind_to(name);
+    let exporter = thread::spawn(move || {
+        let socket = accept(&listener).unwrap();
+        let mut bytes = [0; 200];
+        let (_, len) = recv(&socket, &mut bytes, RecvFlags::empty()).unwrap();
+        let request = Request::decode(&bytes[..len]).unwrap();
+        let fds = with_region(memfd(4096, SEALS));
+        rustix::io::pwrite(&fds[2], &[0xff; SLOTS_LEN], 0).unwrap();
+        reply(&socket, &granted(request.sequence, 3).encode(), &fds);
+        socket
+    });
+    let import = patient("200ms").mem_import(&handle(name, Identity::of_self())).unwrap();
+    let begin = Instant::now();
+    let error = import.write(0, b"never").unwrap_err();
+    assert_eq!(error.status(), Status::Busy);
+    assert!(error.to_string().starts_with("no in-flight slot came free within 2"), "{error}");
+    assert!(begin.elapsed() < Duration::from_secs(2));
+    drop(exporter.join().unwrap());
+}
+
 pub fn resized_memfd() {
     for len in [0, 1, 4095, 8192] {
         let text = unsafe_region(memfd(len, SEALS));

@@ -194,3 +194,34 @@ pub fn exporter_without_descriptors_does_not_spin() {
     assert!(millis < 250, "{millis} ms of processor time in half a second of waiting");
     dpu.import(&handle).ok();
 }
+
+/// Mappings of a process: `vm.max_map_count`, if descriptors allow to come that far.
+pub fn host_at_map_count() {
+    let ctx = context();
+    let hard = rustix::process::getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
+    let maps: u64 = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap().trim().parse().unwrap();
+    with_rlimit(Resource::Nofile, hard.min(maps + 1000), || {
+        let mut regions = Vec::new();
+        let error = loop {
+            match ctx.mem_map(MemMap::allocate(1).exported()) {
+                Ok(region) => regions.push(region),
+                Err(error) => break error,
+            }
+            assert!((regions.len() as u64) < maps);
+        };
+        let expected = if hard > maps { "vm.max_map_count" } else { "RLIMIT_NOFILE" };
+        assert!(error.to_string().starts_with(expected), "{error}");
+        assert_eq!(error.status(), Status::ExceedsLimit);
+        regions.truncate(regions.len() - 100);
+        regions.push(ctx.mem_map(MemMap::allocate(1).exported()).unwrap());
+        role::send(format!("{} regions, then: {error} [{}]", regions.len(), error.remedy()).as_bytes());
+    });
+}
+
+pub fn regions_until_the_map_count() {
+    let mut host =
+        Role::new("limits::host_at_map_count").deadline(std::time::Duration::from_secs(60)).start();
+    let text = String::from_utf8(host.recv()).unwrap();
+    assert!(text.contains(" regions, then: ") && text.contains("is reached"), "{text}");
+    host.expect_exit(0);
+}

@@ -16,7 +16,7 @@ mod ways;
 fn main() -> std::process::ExitCode {
     testkit::main! {
         roles: [
-            roles::host, roles::dpu, fork::forking_host, fork::forking_dpu, limits::host_at_limits, limits::dpu_at_limits, limits::host_without_descriptors,
+            roles::host, roles::dpu, fork::forking_host, fork::forking_dpu, limits::host_at_limits, limits::dpu_at_limits, limits::host_without_descriptors, limits::host_at_map_count,
             many::leaves_nothing_behind, region::answering, revoke::writer, ways::grabber,
         ],
         tests: [
@@ -33,11 +33,11 @@ fn main() -> std::process::ExitCode {
             faults::stopped_exporter_is_still_imported_from, faults::stopped_exporter_times_out,
             faults::importer_killed, faults::newer_region_is_never_reached,
             fork::child_of_exporter, fork::child_of_importer, fork::exporter_dies_and_its_child_lives,
-            hostile::unsealed_memfd, hostile::resized_memfd, hostile::no_memfd, hostile::a_table_that_is_none,
+            hostile::unsealed_memfd, hostile::an_in_flight_page_full_of_lies, hostile::resized_memfd, hostile::no_memfd, hostile::a_table_that_is_none,
             hostile::missing_descriptors, hostile::garbage, hostile::silence, hostile::closes_at_once,
             hostile::another_process_has_taken_the_name, hostile::peers_of_the_service_socket,
             hostile::a_thousand_connections, hostile::one_process_cannot_keep_others_out,
-            limits::exporter_runs_into_each_limit, limits::importer_runs_into_each_limit, limits::too_many_imports,
+            limits::exporter_runs_into_each_limit, limits::importer_runs_into_each_limit, limits::too_many_imports, limits::regions_until_the_map_count => .secs(120),
             limits::exporter_without_descriptors_does_not_spin,
             many::ten_thousand_exports => .secs(120), many::regions_until_the_limit => .secs(120),
             many::beyond_four_gib, many::threads_import_one_handle, many::same_handle_twice,

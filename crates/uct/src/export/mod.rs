@@ -13,13 +13,16 @@
 //! in-flight slot := 0
 //! ```
 
+pub mod error;
 pub mod gate;
+pub mod importers;
 pub mod in_flight;
 
 pub mod table;
 pub mod token;
 pub mod wire;
 
+pub use error::{ExportError, NotRevoked, Refusal};
 pub use gate::{Gate, PeerState};
-pub use table::{Claim, Export, ExportError, ExportTable, NotRevoked, Refusal};
+pub use table::{Claim, Export, ExportTable};
 pub use token::Token;

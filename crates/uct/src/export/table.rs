@@ -10,16 +10,16 @@ use parking_lot::Mutex;
 use rand_chacha::ChaCha12Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use rustix::rand::{GetRandomFlags, getrandom};
-use ucs::Status;
 use ucs::fork::{self, Generation};
 use ucs::mem::{Mapping, MemError, Memfd};
 
+use super::error::{ExportError, NotRevoked, Refusal};
 use super::gate::SlotSet;
+use super::importers::{ImporterPage, vault_holders};
 use super::in_flight;
 use super::token::Token;
 use super::wire;
 use crate::memory::{LocalMem, Rights};
-use crate::process::Process;
 
 /// Where an export is announced, and how it is recognised: what transports put into keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,145 +36,6 @@ pub struct Claim {
     pub length: u64,
     /// Its secret.
     pub token: Token,
-}
-
-/// Exporting failed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ExportError {
-    /// All lines of the table are taken.
-    #[error("{limit} exports are alive in this context, and there is room for no more")]
-    TableFull {
-        /// How many there can be.
-        limit: usize,
-    },
-    /// The table itself could not be made.
-    #[error("the export table: {0}")]
-    Mem(#[from] MemError),
-    /// The kernel gave no random bytes for tokens.
-    #[error("no random bytes: {0}")]
-    Random(rustix::io::Errno),
-    /// The context belongs to the parent process of a fork.
-    #[error("this context belongs to the parent process: a fork's child must make its own")]
-    Forked,
-}
-
-impl ExportError {
-    /// The one-byte status.
-    pub fn status(&self) -> Status {
-        match self {
-            Self::TableFull { .. } => Status::ExceedsLimit,
-            Self::Mem(error) => error.status(),
-            Self::Random(_) => Status::IoError,
-            Self::Forked => Status::Forked,
-        }
-    }
-
-    /// What to do about it.
-    #[must_use]
-    pub fn remedy(&self) -> &'static str {
-        match self {
-            Self::TableFull { .. } => {
-                "revoke exports that are no longer used, or export fewer, larger regions"
-            }
-            Self::Mem(error) => error.remedy(),
-            Self::Random(_) => "allow getrandom(2)",
-            Self::Forked => "create a new Context in the child",
-        }
-    }
-}
-
-/// New accesses are refused, but an access that had begun has not ended in time.
-///
-/// The memory is kept, and used for nothing else, until that access ends or its process does.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not revoked within {waited:?}: {} still in flight", Holders(.importers))]
-pub struct NotRevoked {
-    /// Pids of the importers inside, as seen from here; 0 for one that is not visible from here.
-    pub importers: Vec<u32>,
-    /// How long was waited.
-    pub waited: Duration,
-}
-
-impl NotRevoked {
-    /// The one-byte status.
-    pub fn status(&self) -> Status {
-        Status::NotRevoked
-    }
-
-    /// What to do about it.
-    #[must_use]
-    pub fn remedy(&self) -> &'static str {
-        "the memory stays untouched until the importer named continues or ends: then call revoke again"
-    }
-}
-
-struct Holders<'a>(&'a [u32]);
-
-impl fmt::Display for Holders<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, pid) in self.0.iter().enumerate() {
-            let comma = if index == 0 { "" } else { ", " };
-            write!(f, "{comma}an access of process {pid}")?;
-        }
-        f.write_str(if self.0.len() == 1 { " is" } else { " are" })
-    }
-}
-
-/// A claim is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
-    /// No such export lives.
-    #[error("the export was revoked or dropped")]
-    Stale,
-    /// The token is wrong.
-    #[error("the token is wrong")]
-    WrongToken,
-    /// The token is right, and something else of the handle is not.
-    #[error("the handle does not describe the export whose token it carries")]
-    Mismatch,
-}
-
-/// An in-flight page given to one importer.
-#[derive(Debug)]
-pub struct ImporterPage {
-    map: Mapping,
-    process: Option<Process>,
-}
-
-impl ImporterPage {
-    /// Makes a page for the importer `process`, and the memfd to pass to it.
-    ///
-    /// # Errors
-    /// [`MemError`].
-    pub fn create(process: Option<Process>) -> Result<(Self, Memfd), MemError> {
-        let (file, map) = Memfd::create("rucx-in-flight", wire::SLOTS_LEN, false)?;
-        Ok((Self { map, process }, file))
-    }
-
-    /// Whether nothing is in flight: no slot announces anything, or the importer is dead.
-    #[must_use]
-    pub fn is_idle(&self) -> bool {
-        let clear = |slot| {
-            wire::announced(self.map.bytes(), slot)
-                .is_none_or(|word| word.load(ucs::sync::Ordering::Acquire) == 0)
-        };
-        (0..wire::SLOTS).all(clear) || self.is_dead()
-    }
-
-    fn is_dead(&self) -> bool {
-        self.process.as_ref().is_some_and(Process::is_dead)
-    }
-
-    fn holds(&self, id: u64) -> bool {
-        let set =
-            |slot| wire::announced(self.map.bytes(), slot).is_some_and(|word| !in_flight::is_clear(word, id));
-        (0..wire::SLOTS).any(set) && !self.is_dead()
-    }
-
-    fn pid(&self) -> u32 {
-        self.process.as_ref().map_or(0, Process::pid)
-    }
 }
 
 /// The shared memory of a table, made at the first export.
@@ -462,8 +323,8 @@ impl ExportTable {
         holders
     }
 
-    /// Whether `revoke` drained it; see [`Export::revoke`].
-    fn revoke(&self, claim: &Claim, drain: bool) -> Result<(), NotRevoked> {
+    /// Withdraws an export and, if `patience` says so, waits that long for accesses in flight; see [`Export::revoke`].
+    fn revoke(&self, claim: &Claim, patience: Option<Duration>) -> Result<(), NotRevoked> {
         let Some(shared) = self.shared.get() else { return Ok(()) };
         let index = claim.slot as usize;
         let mut state = self.state.lock();
@@ -482,7 +343,7 @@ impl ExportTable {
             return Ok(()); // revoked and drained before
         }
         drop(state);
-        let verdict = if drain { self.drain(claim.id) } else { Ok(()) };
+        let verdict = patience.map_or(Ok(()), |patience| self.drain(claim.id, patience));
         if verdict.is_ok() {
             let mut state = self.state.lock();
             let position = state.kept.iter().position(|kept| kept.claim == *claim);
@@ -495,7 +356,7 @@ impl ExportTable {
     }
 
     /// Waits, bounded, until nothing is in flight: spins, then yields, then sleeps.
-    fn drain(&self, id: u64) -> Result<(), NotRevoked> {
+    fn drain(&self, id: u64, patience: Duration) -> Result<(), NotRevoked> {
         let begin = Instant::now();
         for round in 0_u32.. {
             let importers = self.holders(id);
@@ -503,7 +364,7 @@ impl ExportTable {
             if importers.is_empty() {
                 return Ok(());
             }
-            if waited > self.revoke_timeout {
+            if waited >= patience {
                 tracing::warn!(?importers, ?waited, "an export could not be drained: its memory is kept");
                 return Err(NotRevoked { importers, waited });
             }
@@ -521,38 +382,6 @@ impl ExportTable {
 pub(crate) fn number(file: &Memfd) -> Option<(u32, u64)> {
     let fd = std::os::fd::AsRawFd::as_raw_fd(&file.as_fd());
     Some((u32::try_from(fd).ok()?, file.inode().ok()?))
-}
-
-/// Importers that came with ptrace rights and have an access in flight; slots of dead ones are freed on the way.
-fn vault_holders(vault: &ucs::mem::SharedBytes, id: u64) -> Vec<u32> {
-    use ucs::sync::Ordering::{Acquire, Release};
-    let mut holders = Vec::new();
-    for slot in 0..wire::SLOTS {
-        let words = (wire::announced(vault, slot), wire::owner(vault, slot), wire::owner_inode(vault, slot));
-        let (Some(announced), Some(owner), Some(inode)) = words else { continue };
-        let pid = owner.load(Acquire);
-        if pid == 0 {
-            continue;
-        }
-        if is_gone(pid, inode.load(Acquire)) {
-            inode.store(0, Release);
-            announced.store(0, Release);
-            owner.store(0, Release);
-        } else if !in_flight::is_clear(announced, id) {
-            holders.push(u32::try_from(pid).unwrap_or(0));
-        }
-    }
-    holders
-}
-
-/// Whether the process that had `pid` and a pidfd with this inode (0: unknown) has certainly ended.
-fn is_gone(pid: u64, inode: u64) -> bool {
-    let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
-    let Some(pid) = pid else { return false };
-    match Process::open(pid) {
-        Ok(process) => process.is_dead() || (inode != 0 && process.inode().is_some_and(|now| now != inode)),
-        Err(errno) => errno == rustix::io::Errno::SRCH,
-    }
 }
 
 /// One export: from the pack to the revocation. The table keeps its memory until then. Send + Sync.
@@ -592,12 +421,26 @@ impl Export {
         if !self.table.is_mine() {
             return Ok(()); // a fork's child holds a copy of the books, not the export
         }
-        self.table.revoke(&self.claim, true)
+        self.table.revoke(&self.claim, Some(self.table.revoke_timeout))
+    }
+
+    /// Revokes many exports, as [`Export::revoke`], and waits no longer for all of them than it may for one. Answers for each
+    /// that could not be drained.
+    pub fn revoke_all<'a>(exports: impl IntoIterator<Item = &'a Self>) -> Vec<NotRevoked> {
+        let begin = Instant::now();
+        let revoke = |export: &Self| {
+            let patience = export.table.revoke_timeout.saturating_sub(begin.elapsed());
+            if export.table.is_mine() { export.table.revoke(&export.claim, Some(patience)) } else { Ok(()) }
+        };
+        exports.into_iter().filter_map(|export| revoke(export).err()).collect()
     }
 
     /// As [`Export::revoke`], but without waiting: exists to show that the waiting is what protects.
     #[doc(hidden)]
     pub fn revoke_without_drain(&self) {
-        let _ = self.table.revoke(&self.claim, false);
+        let _ = self.table.revoke(&self.claim, None);
     }
 }
+
+#[cfg(test)]
+mod tests;

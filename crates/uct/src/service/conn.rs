@@ -8,8 +8,9 @@ use rustix::io::{Errno, IoSlice};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, sendmsg};
 
 use super::wire::{MAX_FDS, REQUEST_LEN, Reply, Request, Verdict};
+use crate::export::ExportTable;
 use crate::export::Refusal;
-use crate::export::table::{ExportTable, ImporterPage};
+use crate::export::importers::ImporterPage;
 use crate::memory::{LocalMem, Rights};
 use crate::process::Process;
 

@@ -20,8 +20,9 @@ use ucs::mem::MemError;
 use ucs::sync::{AtomicBool, AtomicU64, Ordering};
 
 use super::conn::{Conn, Next};
+use crate::export::ExportTable;
 use crate::export::PeerState;
-use crate::export::table::{ExportTable, ImporterPage};
+use crate::export::importers::ImporterPage;
 use crate::process::Process;
 
 /// Importers connected at once.
