@@ -1,0 +1,77 @@
+//! Samples, and what changes bytes.
+
+use std::path::{Path, PathBuf};
+
+use ucp::wire::handle::{Entry, Handle, HandleError};
+
+/// Where the checksum lies.
+pub(crate) const CRC: std::ops::Range<usize> = 64..68;
+
+/// Components that the tests' decoder knows.
+pub(crate) fn known(component: u16) -> bool {
+    (1..=2).contains(&component)
+}
+
+/// Decodes as a process with two components does.
+pub(crate) fn decode(bytes: &[u8]) -> Result<Handle, HandleError> {
+    Handle::decode(bytes, known)
+}
+
+/// Writes the right checksum: over all bytes, its own four taken as zero.
+pub(crate) fn repair(bytes: &mut [u8]) {
+    if bytes.len() >= CRC.end {
+        bytes[CRC].fill(0);
+        let crc = crc32c::crc32c(bytes);
+        bytes[CRC].copy_from_slice(&crc.to_le_bytes());
+    }
+}
+
+/// Two entries with keys and ids of odd lengths.
+pub(crate) fn sample() -> Handle {
+    Handle {
+        address: 0x7f42_0000_1000,
+        length: 12_288,
+        context_uuid: *b"made-up context!",
+        registration_id: 7,
+        epoch: 3,
+        entries: vec![entry(1, b"id", b"key of 1"), entry(2, b"identity", b"another key")],
+    }
+}
+
+/// An optional entry.
+pub(crate) fn entry(component: u16, global_id: &[u8], mkey: &[u8]) -> Entry {
+    Entry { component, mandatory: false, global_id: global_id.to_vec(), mkey: mkey.to_vec() }
+}
+
+/// The bytes of `handle`.
+pub(crate) fn encode(handle: &Handle) -> Vec<u8> {
+    handle.encode().expect("within the caps")
+}
+
+/// The golden vectors of a format: name, bytes, expected text.
+pub(crate) fn vectors(format: &str) -> Vec<(String, Vec<u8>, String)> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(format);
+    let files = std::fs::read_dir(&dir).expect("the directory of vectors");
+    let mut paths: Vec<PathBuf> = files.map(|file| file.expect("a file").path()).collect();
+    paths.sort();
+    let hex = paths.iter().filter(|path| path.extension().is_some_and(|kind| kind == "hex"));
+    let vector = |path: &PathBuf| {
+        let read = |path: &Path| std::fs::read_to_string(path).expect("a vector's two files");
+        let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
+        (name, unhex(&read(path)), read(&path.with_extension("txt")))
+    };
+    let vectors: Vec<_> = hex.map(vector).collect();
+    assert_eq!(
+        vectors.len() * 2,
+        paths.len(),
+        "each .hex in {} has its .txt, and nothing else is there",
+        dir.display()
+    );
+    vectors
+}
+
+fn unhex(text: &str) -> Vec<u8> {
+    text.split_whitespace()
+        .map(|byte| u8::from_str_radix(byte, 16).expect("two hexadecimal digits"))
+        .collect()
+}
