@@ -1,0 +1,142 @@
+//! Decoders: what they accept is what the encoder writes.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use ucp::wire::handle::{self, Handle};
+use uct::LocalMem;
+use uct::export::{Claim, Export, ExportTable, Refusal};
+use uct::memory::Rights;
+use uct::service::wire::{Reply, Request};
+use uct::transports::{self_, shm};
+
+use crate::repair;
+
+/// A packed handle, as it is, and then with its length and checksum put right: by chance neither ever would be.
+///
+/// # Panics
+/// When bytes are accepted that the encoder does not write, or when two readers of the same bytes differ.
+pub fn handle_decode(data: &[u8]) -> bool {
+    let found = decode(data);
+    let mut repaired = data.to_vec();
+    if let (Some(field), Ok(len)) = (repaired.get_mut(8..12), u32::try_from(data.len())) {
+        field.copy_from_slice(&len.to_le_bytes());
+    }
+    repair(&mut repaired);
+    found | decode(&repaired)
+}
+
+fn decode(bytes: &[u8]) -> bool {
+    let all = Handle::decode(bytes, |_| true);
+    let some = Handle::decode(bytes, |component| component <= 2);
+    let Ok(handle) = all else {
+        assert!(some.is_err(), "whoever knows less accepts no more");
+        return false;
+    };
+    assert_eq!(handle.encode().as_deref(), Ok(bytes), "the encoding is canonical");
+    assert!(some.is_err() || some == Ok(handle.clone()), "what is known changes no content");
+    assert_eq!(handle::total_len(bytes), Ok(bytes.len()), "the prefix tells the length");
+    assert_eq!(handle::cache_key(bytes), Some((handle.context_uuid, handle.registration_id)));
+    assert_eq!(handle.length == 0, handle.registration_id == 0, "only memory without bytes has no export");
+    let lens = handle.entries.iter().map(|entry| handle::entry_len(entry.global_id.len(), entry.mkey.len()));
+    assert_eq!(handle::HEADER_LEN + lens.sum::<usize>(), bytes.len());
+    true
+}
+
+/// A key of `self`.
+///
+/// # Panics
+/// When bytes are accepted that the encoder does not write.
+pub fn mkey_self(data: &[u8]) -> bool {
+    let Some(key) = self_::mkey::Mkey::decode(data) else { return false };
+    let mut bytes = [0xff; self_::mkey::LEN];
+    assert!(key.encode(&mut bytes).is_ok());
+    assert_eq!(bytes, data, "the encoding is canonical");
+    true
+}
+
+/// A key of `shm`.
+///
+/// # Panics
+/// When bytes are accepted that the encoder does not write.
+pub fn mkey_shm(data: &[u8]) -> bool {
+    let Ok(key) = shm::mkey::Mkey::decode(data) else { return false };
+    let mut bytes = [0xff; shm::mkey::LEN];
+    assert!(key.encode(&mut bytes).is_ok());
+    assert_eq!(bytes, data, "the encoding is canonical");
+    true
+}
+
+/// A reply on the service socket.
+///
+/// # Panics
+/// When bytes are accepted that the encoder does not write.
+pub fn service_reply(data: &[u8]) -> bool {
+    let Ok(reply) = Reply::decode(data) else { return false };
+    assert_eq!(reply.encode(), data, "the encoding is canonical");
+    true
+}
+
+/// A request on the service socket, and what an export table with two exports, one of them revoked, says to it: as it is, and
+/// with those parts taken from a living export that the sequence number selects.
+///
+/// # Panics
+/// When bytes are accepted that the encoder does not write, or when the table grants what it has not published.
+pub fn service_request(data: &[u8]) -> bool {
+    let Ok(request) = Request::decode(data) else { return false };
+    assert_eq!(request.encode(), data, "the encoding is canonical");
+    let table = table();
+    check(table, &request.claim);
+    for source in [&table.alive, &table.revoked] {
+        check(table, &mix(&request, source.claim()));
+    }
+    true
+}
+
+struct Table {
+    exports: Arc<ExportTable>,
+    alive: Export,
+    revoked: Export,
+}
+
+fn table() -> &'static Table {
+    static TABLE: OnceLock<Table> = OnceLock::new();
+    TABLE.get_or_init(|| {
+        let exports = Arc::new(ExportTable::new(Duration::from_secs(1)).expect("random bytes"));
+        let publish = |len| {
+            let mem = LocalMem::memfd(len, Rights::READ_WRITE).expect("a few pages");
+            exports.publish(&Arc::new(mem)).expect("a line of the table")
+        };
+        let (alive, revoked) = (publish(4096), publish(8192));
+        revoked.revoke().expect("nobody is inside");
+        Table { exports, alive, revoked }
+    })
+}
+
+/// The request's claim with parts of `real`, by the bits of the sequence number.
+fn mix(request: &Request, real: &Claim) -> Claim {
+    let takes = |bit: u32| request.sequence >> bit & 1 == 1;
+    let claim = &request.claim;
+    Claim {
+        slot: if takes(0) { real.slot } else { claim.slot },
+        id: if takes(1) { real.id } else { claim.id },
+        epoch: if takes(2) { real.epoch } else { claim.epoch },
+        address: if takes(3) { real.address } else { claim.address },
+        length: if takes(4) { real.length } else { claim.length },
+        token: if takes(5) { real.token } else { claim.token },
+    }
+}
+
+fn check(table: &Table, claim: &Claim) {
+    let real = table.alive.claim();
+    let expected = if (claim.slot, claim.id) != (real.slot, real.id) {
+        Err(Refusal::Stale)
+    } else if claim.token != real.token {
+        Err(Refusal::WrongToken)
+    } else if claim == real {
+        Ok(real.length)
+    } else {
+        Err(Refusal::Mismatch)
+    };
+    assert_eq!(table.exports.verify(claim).map(|mem| mem.len() as u64), expected);
+}

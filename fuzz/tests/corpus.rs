@@ -1,0 +1,73 @@
+//! Replays the committed corpora.
+
+use std::path::Path;
+
+use rucx_fuzz::TARGETS;
+
+/// Bytes of the files in the corpus of a target, with their names.
+fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target);
+    let files = std::fs::read_dir(&dir).unwrap_or_else(|error| panic!("{}: {error}", dir.display()));
+    let paths = files.map(|file| file.expect("a file").path());
+    let read = |path: std::path::PathBuf| {
+        let name = format!("{target}/{}", path.file_name().unwrap_or_default().to_string_lossy());
+        (name, std::fs::read(&path).expect("it can be read"))
+    };
+    paths.map(read).collect()
+}
+
+fn replay(target: &str) {
+    let (_, run) = TARGETS.iter().find(|(name, _)| *name == target).expect("a target of that name");
+    let files = corpus(target);
+    let mut accepted = 0;
+    for (name, bytes) in &files {
+        let outcome = std::panic::catch_unwind(|| run(bytes));
+        assert!(outcome.is_ok(), "{name} breaks a promise: see the panic above");
+        accepted += usize::from(outcome.unwrap_or_default());
+    }
+    assert!(accepted > 0 && accepted < files.len(), "{accepted} of {} inputs are accepted", files.len());
+}
+
+#[test]
+fn handle_decode() {
+    replay("handle_decode");
+}
+
+#[test]
+fn handle_import() {
+    replay("handle_import");
+}
+
+#[test]
+fn mkey_self() {
+    replay("mkey_self");
+}
+
+#[test]
+fn mkey_shm() {
+    replay("mkey_shm");
+}
+
+#[test]
+fn service_reply() {
+    replay("service_reply");
+}
+
+#[test]
+fn service_request() {
+    replay("service_request");
+}
+
+#[test]
+fn corpora_are_small_and_each_has_its_target() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
+    let mut dirs: Vec<String> = std::fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .collect();
+    dirs.sort();
+    assert_eq!(dirs, TARGETS.iter().map(|(name, _)| *name).collect::<Vec<_>>());
+    let files: Vec<_> = TARGETS.iter().flat_map(|(name, _)| corpus(name)).collect();
+    assert!(files.len() < 200, "{} files: minimise them, see README.md", files.len());
+    assert!(files.iter().all(|(_, bytes)| bytes.len() <= 4096), "an input of more than 4 KiB");
+}
