@@ -46,7 +46,7 @@ pub(crate) enum Action {
 const LOOM: &[&[&str]] = &[&["-p", "ucs", "-p", "uct", "--lib", "loom"]];
 
 /// Tests under the thread sanitizer: code whose races a test can provoke.
-const TSAN: &[&[&str]] = &[&["-p", "ucs", "--lib", "mem::"]];
+const TSAN: &[&[&str]] = &[&["-p", "ucs", "--lib", "mem::"], &["-p", "uct", "--lib", "export::"]];
 
 /// Those that race when `RUCX_TSAN_GUARD` takes their atomics away.
 const TSAN_GUARDS: &[&[&str]] = &[&["-p", "ucs", "--lib", "mem::copy"]];
