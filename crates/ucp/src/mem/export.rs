@@ -128,7 +128,7 @@ impl PackedMemh {
         }
         let bytes = content.encode().map_err(|_| PackError::TooLong)?;
         let export = Arc::new(export);
-        region.exports.lock().push(Arc::clone(&export));
+        region.exports.lock().add(&export);
         Ok(Self { bytes, export: Some(export), ctx: Arc::downgrade(ctx), results })
     }
 
@@ -194,6 +194,29 @@ impl fmt::Debug for PackedMemh {
     }
 }
 
+/// The exports of a region, to be revoked with it.
+#[derive(Debug, Default)]
+pub(super) struct Exports {
+    all: Vec<Arc<Export>>,
+    /// How many there were when those revoked were last left out.
+    kept: usize,
+}
+
+impl Exports {
+    /// Adds one; from time to time, leaves out those that were revoked, so that packing and revoking for ever needs no memory.
+    fn add(&mut self, export: &Arc<Export>) {
+        if self.all.len() > 2 * self.kept + 16 {
+            self.all.retain(|export| export.is_live());
+            self.kept = self.all.len();
+        }
+        self.all.push(Arc::clone(export));
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Export> {
+        self.all.iter().map(Arc::as_ref)
+    }
+}
+
 /// Reads one handle from a stream, which may go on after it: a handle tells its own length.
 ///
 /// # Errors
@@ -206,4 +229,26 @@ pub fn read_handle(from: &mut impl Read) -> io::Result<Vec<u8>> {
     bytes.resize(total, 0);
     from.read_exact(&mut bytes[handle::PREFIX_LEN..])?;
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Context, Features, MemMap};
+
+    #[test]
+    fn packing_and_revoking_for_ever_needs_no_memory() {
+        let ctx = Context::builder().features(Features::EXPORTED_MEMH).build().unwrap();
+        let region = ctx.mem_map(MemMap::allocate(4096).exported()).unwrap();
+        let kept: Vec<_> = (0..100).map(|_| region.memh_pack().unwrap()).collect();
+        for _ in 0..10_000 {
+            region.memh_pack().unwrap().revoke().unwrap();
+        }
+        let listed = region.exports.lock().all.len();
+        assert!((100..350).contains(&listed), "{listed} exports are listed");
+        assert_eq!(ctx.stats().exports, 100);
+        drop(kept);
+        assert_eq!(ctx.stats().exports, 100, "dropping a handle does not revoke it");
+        drop(region);
+        assert_eq!(ctx.stats().exports, 0);
+    }
 }

@@ -13,6 +13,7 @@ use uct::{LocalMem, RawMem};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::cursor::{RegionReader, RegionWriter};
+use super::export::Exports;
 use super::{Buf, MdResults, PackError, PackedMemh};
 use crate::Features;
 use crate::context::ContextInner;
@@ -155,7 +156,7 @@ pub struct Region {
     pub(super) mem: Arc<LocalMem>,
     pub(super) registrations: Vec<Registration>,
     results: MdResults,
-    pub(super) exports: Mutex<Vec<Arc<Export>>>,
+    pub(super) exports: Mutex<Exports>,
 }
 
 impl Region {
@@ -200,7 +201,7 @@ impl Region {
                 }
             }
         }
-        Self { ctx: Arc::clone(ctx), mem, registrations, results, exports: Mutex::new(Vec::new()) }
+        Self { ctx: Arc::clone(ctx), mem, registrations, results, exports: Mutex::default() }
     }
 
     /// How many bytes.
@@ -330,7 +331,7 @@ impl Drop for Region {
             return; // the child holds a copy of the books; the exports are the parent's
         }
         let exports = std::mem::take(self.exports.get_mut());
-        for error in Export::revoke_all(exports.iter().map(Arc::as_ref)) {
+        for error in Export::revoke_all(exports.iter()) {
             tracing::warn!(%error, "a dropped region's memory is kept until it is drained");
             self.ctx.sweep();
         }

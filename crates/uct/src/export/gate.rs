@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use ucs::fork::{self, Generation};
 use ucs::mem::{Mapping, SharedBytes};
-use ucs::sync::{AtomicBool, AtomicUsize, Ordering, Word64};
+use ucs::sync::{AtomicBool, Ordering, Word64};
 
 use super::{in_flight, wire};
 use crate::memory::{AccessError, StaleReason};
@@ -32,12 +32,20 @@ impl PeerState {
     }
 }
 
+/// A number of this thread's own, by which threads begin at different slots.
+fn lane() -> usize {
+    static NEXT: Word64 = Word64::new(0);
+    thread_local! {
+        static LANE: usize = usize::try_from(NEXT.fetch_add(1, Ordering::Relaxed) % 1024).unwrap_or(0);
+    }
+    LANE.try_with(|lane| *lane).unwrap_or(0)
+}
+
 /// In-flight slots that this importer may use.
 #[derive(Debug)]
 pub struct SlotSet {
     page: Mapping,
     range: Range<usize>,
-    next: AtomicUsize,
     /// Whether they were claimed in a vault, to be given back.
     claimed: bool,
     generation: Generation,
@@ -65,7 +73,7 @@ impl SlotSet {
     /// The slots `range` of `page`.
     #[must_use]
     pub fn new(page: Mapping, range: Range<usize>) -> Self {
-        Self { page, range, next: AtomicUsize::new(0), claimed: false, generation: fork::generation() }
+        Self { page, range, claimed: false, generation: fork::generation() }
     }
 
     /// Claims one free slot of a vault for this process, which the exporter sees as `identity`; `None` when all are taken.
@@ -98,7 +106,7 @@ impl SlotSet {
     }
 
     fn words(&self) -> impl Iterator<Item = &Word64> {
-        let first = self.next.load(Ordering::Relaxed);
+        let first = lane();
         let count = self.range.len().max(1);
         (0..self.range.len())
             .map(move |offset| self.range.start + (first + offset) % count)
@@ -174,8 +182,6 @@ impl Gate {
                     Err(in_flight::Refused::SlotTaken) => {}
                 }
             }
-            // All taken: other threads are inside. Start elsewhere next time, so that threads spread.
-            self.slots.next.fetch_add(1, Ordering::Relaxed);
             let waited = begin.get_or_insert_with(Instant::now).elapsed();
             if waited > self.patience {
                 return Err(AccessError::Busy { waited });

@@ -405,6 +405,14 @@ impl Export {
         self.rights
     }
 
+    /// Whether it has not been revoked.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        let shared = self.table.shared.get();
+        let word = shared.and_then(|shared| wire::epoch(shared.table.bytes(), self.claim.slot));
+        word.is_some_and(|word| word.load(ucs::sync::Ordering::Acquire) == self.claim.epoch)
+    }
+
     /// The table it is in.
     #[must_use]
     pub fn table(&self) -> &Arc<ExportTable> {
