@@ -20,36 +20,50 @@ pub struct Comparison {
 }
 
 /// Measures `a` and `b`, each of which runs as many iterations as it is told.
-pub fn interleave(options: &Options, mut a: impl FnMut(u64), mut b: impl FnMut(u64)) -> Comparison {
+pub fn interleave(options: &Options, a: impl FnMut(u64), b: impl FnMut(u64)) -> Comparison {
+    interleave_timed(options, timed(a), timed(b))
+}
+
+/// As [`interleave`], where each side tells how long it took: what it prepares and clears away is not counted.
+pub fn interleave_timed(
+    options: &Options,
+    mut a: impl FnMut(u64) -> Duration,
+    mut b: impl FnMut(u64) -> Duration,
+) -> Comparison {
     let iterations = calibrate(options.sample, &mut a);
     b(iterations);
-    let mut a_times = vec![time(iterations, &mut a)];
+    let mut a_times = vec![per_iteration(iterations, &mut a)];
     let mut b_times = Vec::new();
     for _ in 0..options.samples {
-        b_times.push(time(iterations, &mut b));
-        a_times.push(time(iterations, &mut a));
+        b_times.push(per_iteration(iterations, &mut b));
+        a_times.push(per_iteration(iterations, &mut a));
     }
     compare(&a_times, &b_times)
 }
 
-/// How many iterations take about `sample`; at least one.
-fn calibrate(sample: Duration, run: &mut impl FnMut(u64)) -> u64 {
-    let mut iterations = 1;
-    loop {
-        let took = time(iterations, run) * iterations as f64;
-        if took >= sample.as_nanos() as f64 || iterations >= 1 << 40 {
-            return iterations;
-        }
-        // Twice, while the time is too short to tell how much is missing.
-        iterations *= 2;
+/// All of what `run` does, timed.
+pub fn timed(mut run: impl FnMut(u64)) -> impl FnMut(u64) -> Duration {
+    move |iterations| {
+        let start = Instant::now();
+        run(iterations);
+        start.elapsed()
     }
 }
 
+/// How many iterations take about `sample`, once warm; at least one.
+fn calibrate(sample: Duration, run: &mut impl FnMut(u64) -> Duration) -> u64 {
+    let mut iterations = 1;
+    // The fastest of a few: the first time brings pages in, and others may disturb. Twice as many, while the time is too short to
+    // tell how much is missing.
+    while (0..3).map(|_| run(iterations)).min() < Some(sample) && iterations < 1 << 40 {
+        iterations *= 2;
+    }
+    iterations
+}
+
 /// Nanoseconds of one iteration.
-fn time(iterations: u64, run: &mut impl FnMut(u64)) -> f64 {
-    let start = Instant::now();
-    run(iterations);
-    start.elapsed().as_nanos() as f64 / iterations as f64
+fn per_iteration(iterations: u64, run: &mut impl FnMut(u64) -> Duration) -> f64 {
+    run(iterations).as_nanos() as f64 / iterations as f64
 }
 
 /// `a` has one sample more than `b`: those before and after each of `b`.
@@ -98,7 +112,11 @@ mod tests {
 
     #[test]
     fn calibration_is_by_what_it_takes() {
-        let mut runs = |n: u64| std::thread::sleep(Duration::from_micros(100) * u32::try_from(n).unwrap());
-        assert!((8..=32).contains(&calibrate(Duration::from_millis(2), &mut runs)));
+        let mut runs = |n: u64| Duration::from_micros(100) * u32::try_from(n).unwrap();
+        assert_eq!(calibrate(Duration::from_millis(2), &mut runs), 32);
+        let mut cold = Duration::from_secs(1);
+        let mut warms_up =
+            |n: u64| std::mem::take(&mut cold) + Duration::from_micros(100) * u32::try_from(n).unwrap();
+        assert_eq!(calibrate(Duration::from_millis(2), &mut warms_up), 32);
     }
 }

@@ -10,10 +10,15 @@
 //! that wakes up hits both. What is reported is the median of these ratios and their spread; a benchmark asserts
 //! nothing.
 
+#![forbid(unsafe_code)]
+
+pub mod baseline;
 pub mod interleave;
 pub mod options;
 pub mod report;
+pub mod standing;
 
-pub use interleave::{Comparison, interleave};
+pub use interleave::{Comparison, interleave, interleave_timed, timed};
 pub use options::Options;
 pub use report::{Report, Row};
+pub use standing::{Standing, Standings, Target};

@@ -94,11 +94,11 @@ fn json_row(row: &Row) -> String {
 }
 
 /// JSON has no infinities.
-fn number(value: f64) -> String {
+pub(crate) fn number(value: f64) -> String {
     if value.is_finite() { format!("{value:.4}") } else { "null".to_owned() }
 }
 
-fn string(text: &str) -> String {
+pub(crate) fn string(text: &str) -> String {
     let mut out = String::from('"');
     for c in text.chars() {
         match c {
