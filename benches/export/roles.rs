@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use ucp::{MemMap, PackedMemh, read_handle};
+use ucp::{Context, Features, MemMap, PackedMemh, read_handle};
 
 use crate::bare;
 use crate::rows::context;
@@ -59,7 +59,11 @@ fn bare_name(pid: u32, which: &str) -> String {
 /// So many contexts, each of which imports the handle that comes in.
 fn importers(count: usize) {
     let bytes = read_handle(&mut std::io::stdin().lock()).expect("a handle");
-    let import = |_| context().mem_import(&bytes).expect("an import");
+    let import = |_| {
+        let ctx =
+            Context::builder().features(Features::EXPORTED_MEMH).ignore_env().set("UCX_SHM_ATTACH", "socket");
+        ctx.build().expect("a context").mem_import(&bytes).expect("an import")
+    };
     let imports: Vec<_> = (0..count).map(import).collect();
     tell(b"!");
     wait_for_the_end();
@@ -121,18 +125,25 @@ impl Exporter {
     }
 }
 
-/// A process with importers of an export of this one.
+/// Processes with importers of an export of this one.
 #[derive(Debug)]
 pub(crate) struct Importers {
-    _beside: Beside,
+    _beside: Vec<Beside>,
 }
+
+/// Contexts of one process that import: an exporter serves a process no more than so many connections at once.
+const EACH: usize = 16;
 
 impl Importers {
     pub(crate) fn start(count: usize, handle: &PackedMemh) -> Self {
-        let mut beside = Beside::start(&["importers", &count.to_string()]);
-        let to = beside.to.as_mut().expect("open until it is dropped");
-        to.write_all(handle.as_bytes()).expect("it reads");
-        beside.from.read_exact(&mut [0]).expect("all have imported");
-        Self { _beside: beside }
+        let sizes = (0..count).step_by(EACH).map(|before| EACH.min(count - before));
+        let beside = sizes.map(|size| {
+            let mut beside = Beside::start(&["importers", &size.to_string()]);
+            let to = beside.to.as_mut().expect("open until it is dropped");
+            to.write_all(handle.as_bytes()).expect("it reads");
+            beside.from.read_exact(&mut [0]).expect("all have imported");
+            beside
+        });
+        Self { _beside: beside.collect() }
     }
 }
