@@ -5,6 +5,7 @@
 //! | [`status`] | the one-byte [`Status`] |
 //! | [`config`] | `UCX_*` variables: default < environment < builder |
 //! | [`log`] | trace events whose disabled levels cost nothing |
+//! | [`time`] | bounds of waits |
 //! | [`sync`] | atomics, swapped for loom's when models are checked |
 //! | [`mem`] | the copy kernel, page arithmetic, memfds |
 //! | [`fork`] | knowing that one is a fork's child |
@@ -17,5 +18,6 @@ pub mod log;
 pub mod mem;
 pub mod status;
 pub mod sync;
+pub mod time;
 
 pub use status::Status;

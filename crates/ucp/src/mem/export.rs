@@ -7,6 +7,7 @@ use std::sync::{Arc, Weak};
 use ucs::Status;
 use uct::api::{ComponentId, PackFlags};
 use uct::export::{Export, ExportError, NotRevoked};
+use zeroize::Zeroizing;
 
 use super::{MdResults, Region};
 use crate::Features;
@@ -84,7 +85,8 @@ impl PackError {
 /// a pipe, a socket or a file only the other side can read; never in the arguments of a command. `Debug` does not show them.
 #[doc(alias = "ucp_memh_pack")]
 pub struct PackedMemh {
-    bytes: Vec<u8>,
+    /// Wiped when they are dropped.
+    bytes: Zeroizing<Vec<u8>>,
     /// `None` for a region without bytes: there is nothing to revoke.
     export: Option<Arc<Export>>,
     ctx: Weak<ContextInner>,
@@ -109,7 +111,7 @@ impl PackedMemh {
             entries: Vec::with_capacity(region.registrations.len()),
         };
         if region.is_empty() {
-            let bytes = content.encode().map_err(|_| PackError::TooLong)?;
+            let bytes = Zeroizing::new(content.encode().map_err(|_| PackError::TooLong)?);
             return Ok(Self { bytes, export: None, ctx: Arc::downgrade(ctx), results: MdResults::default() });
         }
         if region.registrations.is_empty() {
@@ -119,14 +121,17 @@ impl PackedMemh {
         content.registration_id = export.claim().id;
         content.epoch = export.claim().epoch;
         let mut results = MdResults::default();
-        match Self::pack_entries(region, &export, &mut results) {
-            Ok(entries) => content.entries = entries,
+        let packed = Self::pack_entries(region, &export, &mut results).and_then(|entries| {
+            content.entries = entries;
+            content.encode().map_err(|_| PackError::TooLong)
+        });
+        let bytes = match packed {
+            Ok(bytes) => Zeroizing::new(bytes),
             Err(error) => {
                 let _ = export.revoke();
                 return Err(error);
             }
-        }
-        let bytes = content.encode().map_err(|_| PackError::TooLong)?;
+        };
         let export = Arc::new(export);
         region.exports.lock().add(&export);
         Ok(Self { bytes, export: Some(export), ctx: Arc::downgrade(ctx), results })
@@ -174,7 +179,7 @@ impl PackedMemh {
     ///
     /// # Errors
     /// [`NotRevoked`]: an importer that has begun an access, and was stopped perhaps, has not ended it. New accesses are refused
-    /// all the same; the memory is kept until that access has ended.
+    /// all the same; the memory is kept until that access has ended. Or this is a fork's child: the export is its parent's.
     pub fn revoke(&self) -> Result<(), NotRevoked> {
         let Some(export) = &self.export else { return Ok(()) };
         let verdict = export.revoke();

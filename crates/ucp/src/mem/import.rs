@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use ucs::Status;
 use ucs::mem::MemError;
+use ucs::time::Deadline;
 use uct::api::{AttachError, AttachRequest, Attachment, ComponentId, GlobalId, MdFlags};
 use uct::memory::{AccessError, MappedView, Rights, StaleReason};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
+use zeroize::Zeroizing;
 
 use super::MdResults;
 use super::import_cache::{Key, Lookup};
@@ -135,7 +137,7 @@ impl ImportError {
 pub(crate) struct Imported {
     ctx: Arc<ContextInner>,
     key: Key,
-    bytes: Vec<u8>,
+    bytes: Zeroizing<Vec<u8>>,
     memory: Arc<dyn Attachment>,
     component: ComponentId,
     results: MdResults,
@@ -209,19 +211,26 @@ impl ImportedRegion {
             decode(bytes)?;
             return Ok(Self { imported: None });
         }
+        let deadline = Deadline::after(ctx.import_timeout);
         match ctx.imports.lookup(key, bytes, ctx.import_timeout) {
             Lookup::Hit(imported) => Ok(Self { imported: Some(imported) }),
             Lookup::Full => Err(ImportError::TooMany { limit: ctx.imports.limit() }),
             Lookup::TimedOut => Err(ImportError::TimedOut),
             Lookup::Miss(vacancy) => match decode(bytes)
                 .map_err(ImportError::from)
-                .and_then(|content| attach(ctx, &content))
+                .and_then(|content| attach(ctx, &content, deadline))
             {
                 Ok(attached) => {
                     let (memory, component, results) = attached;
                     let ctx = Arc::clone(ctx);
-                    let imported =
-                        Arc::new(Imported { ctx, key, bytes: bytes.to_vec(), memory, component, results });
+                    let imported = Arc::new(Imported {
+                        ctx,
+                        key,
+                        bytes: Zeroizing::new(bytes.to_vec()),
+                        memory,
+                        component,
+                        results,
+                    });
                     vacancy.fill(&imported);
                     Ok(Self { imported: Some(imported) })
                 }
@@ -324,14 +333,11 @@ impl ImportedRegion {
     }
 
     /// The memory itself, where the transport maps it: load, store and atomics without mediation. The owner's revocation neither
-    /// ends nor waits for accesses through it: what a view held can still reach is the transport's capability `revocable`.
+    /// ends nor waits for accesses through it: what a view held can still reach is the transport's capability `revocable`. `None`
+    /// where the transport maps nothing, and in a fork's child.
     #[must_use]
     pub fn view(&self) -> Option<MappedView<'_>> {
-        let imported = self.imported.as_ref()?;
-        if imported.ctx.is_forked() {
-            return None; // a fork's child does not have the mapping
-        }
-        MappedView::of(&*imported.memory)
+        self.imported.as_ref()?.memory.view()
     }
 }
 
@@ -343,7 +349,7 @@ fn decode(bytes: &[u8]) -> Result<Handle, HandleError> {
 type Attachable = (Arc<dyn Attachment>, ComponentId, MdResults);
 
 /// Tries each memory domain against each entry that means something to it.
-fn attach(ctx: &ContextInner, content: &Handle) -> Result<Attachable, ImportError> {
+fn attach(ctx: &ContextInner, content: &Handle, deadline: Deadline) -> Result<Attachable, ImportError> {
     let mut results = ctx.left_out.clone();
     let mut failures = Vec::new();
     let mut found = None;
@@ -353,7 +359,7 @@ fn attach(ctx: &ContextInner, content: &Handle) -> Result<Attachable, ImportErro
             results.push(component, Err(format!("not needed: {by} was tried first")));
             continue;
         }
-        match attach_by(open, content) {
+        match attach_by(open, content, deadline) {
             Ok((memory, how)) => {
                 results.push(component, Ok(how));
                 found = Some((memory, component, open.component.name()));
@@ -377,31 +383,43 @@ enum Failure {
     Attach(AttachError),
 }
 
-fn attach_by(open: &OpenMd, content: &Handle) -> Result<(Arc<dyn Attachment>, String), Failure> {
+fn attach_by(
+    open: &OpenMd,
+    content: &Handle,
+    deadline: Deadline,
+) -> Result<(Arc<dyn Attachment>, String), Failure> {
     let attr = open.md.attr();
-    let fits = |entry: &&Entry| open.md.can_attach(ComponentId(entry.component), &entry.global_id);
-    let Some(entry) = content.entries.iter().find(fits) else {
+    let mut failure = None;
+    for entry in &content.entries {
+        if !open.md.can_attach(ComponentId(entry.component), &entry.global_id) {
+            continue;
+        }
+        if !attr.flags.contains(MdFlags::EXPORTED_MKEY) {
+            let why =
+                format!("{} {} matches, but cannot attach exported memory", attr.component, attr.global_id);
+            return Err(Failure::NotOffered(why));
+        }
+        let request = AttachRequest {
+            context_uuid: content.context_uuid,
+            id: content.registration_id,
+            epoch: content.epoch,
+            address: content.address,
+            length: content.length,
+            mkey: &entry.mkey,
+            deadline,
+        };
+        match open.md.attach(&request) {
+            Ok(attached) => return Ok((attached.memory, attached.how)),
+            Err(error) => failure = Some(Failure::Attach(error)),
+        }
+    }
+    Err(failure.unwrap_or_else(|| {
         let elsewhere = content.entries.iter().find(|entry| entry.component == attr.component.0);
-        let why = match elsewhere.and_then(|entry| GlobalId::new(&entry.global_id)) {
+        Failure::NotOffered(match elsewhere.and_then(|entry| GlobalId::new(&entry.global_id)) {
             Some(id) => format!("offered for {id}, while this is {}", attr.global_id),
             None => "not offered by the exporter".to_owned(),
-        };
-        return Err(Failure::NotOffered(why));
-    };
-    if !attr.flags.contains(MdFlags::EXPORTED_MKEY) {
-        let why = format!("{} {} matches, but cannot attach exported memory", attr.component, attr.global_id);
-        return Err(Failure::NotOffered(why));
-    }
-    let request = AttachRequest {
-        context_uuid: content.context_uuid,
-        id: content.registration_id,
-        epoch: content.epoch,
-        address: content.address,
-        length: content.length,
-        mkey: &entry.mkey,
-    };
-    let attached = open.md.attach(&request).map_err(Failure::Attach)?;
-    Ok((attached.memory, attached.how))
+        })
+    }))
 }
 
 /// The one error for what the memory domains said: access denied before a forged handle, a limit here, stale, unreachable.

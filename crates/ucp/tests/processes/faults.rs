@@ -94,6 +94,21 @@ pub fn stopped_exporter_is_still_imported_from() {
     assert_eq!(host.read(0, 2).ok(), b"in");
 }
 
+/// The same when the exporter is known already, by a connection that does not answer any more.
+pub fn stopped_exporter_is_imported_from_again() {
+    let mut host = Actor::host(4096);
+    let mut dpu = Actor::dpu_with("UCX_IMPORT_TIMEOUT", "300ms");
+    let (first, second) = (host.export(), host.export());
+    dpu.import(&first).ok();
+    host.0.stop();
+    let how = dpu.import(&second).text();
+    assert!(how.contains("shm: descriptor taken from /proc/PID/fd"), "{how}");
+    assert_eq!(dpu.read(0, 8).ok(), [FILL; 8]);
+    host.0.cont();
+    host.ask("revoke 1").ok();
+    dpu.read(0, 8).err(Status::Stale);
+}
+
 pub fn stopped_exporter_times_out() {
     let mut host = Actor::host(4096);
     let dpu = Role::new("roles::dpu").env("UCX_SHM_ATTACH", "socket").env("UCX_IMPORT_TIMEOUT", "300ms");

@@ -67,7 +67,7 @@ pub fn child_of_exporter() {
     dpu.import(&handle).ok();
     host.send(b"fork");
     let told = String::from_utf8(host.recv()).unwrap();
-    assert_eq!(told, "[Forked, Forked, Forked, Forked, Forked, Forked] Ok(()) true");
+    assert_eq!(told, "[Forked, Forked, Forked, Forked, Forked, Forked] Err(Forked) true");
     assert_eq!(dpu.read(0, 8).ok(), [FILL; 8]);
     Actor::dpu().import(&handle).ok();
 }
@@ -95,6 +95,7 @@ pub fn forking_dpu() {
             import.write(0, b"x").unwrap_err().status(),
             ctx.mem_import(&[]).unwrap_err().status(),
         ];
+        assert_eq!(import.check(), Err(ucp::StaleReason::Forked));
         let view = import.view().is_some();
         drop((import, ctx));
         format!("{told:?} {view}")

@@ -394,3 +394,148 @@ pub fn one_process_cannot_keep_others_out() {
     drop(imports);
     patient("2s").mem_import(&exported).unwrap();
 }
+
+/// A handle that borrows the uuid of another context, and leads to a socket of its own, comes first. The handles of that context
+/// are still asked for where they lead: their tokens are not shown to the impostor, nor is its memory taken for theirs.
+pub fn a_borrowed_uuid_gets_no_tokens() {
+    let mut host = Actor::host(4096);
+    let genuine = host.export();
+    let name = b"hostile-borrower";
+    let mut borrowed = handle(name, Identity::of_self());
+    borrowed[32..48].copy_from_slice(&genuine[32..48]);
+    let borrowed = super::roles::repaired(borrowed);
+    let listener = bind_to(name);
+    let impostor = thread::spawn(move || {
+        let socket = accept(&listener).unwrap();
+        let mut bytes = [0; 200];
+        let (_, len) = recv(&socket, &mut bytes, RecvFlags::empty()).unwrap();
+        let request = Request::decode(&bytes[..len]).unwrap();
+        reply(&socket, &granted(request.sequence, 3).encode(), &with_region(memfd(4096, SEALS)));
+        // The end of the connection, or another request.
+        recv(&socket, &mut bytes, RecvFlags::empty()).unwrap().1
+    });
+    let ctx = patient("2s");
+    let first = ctx.mem_import(&borrowed).unwrap();
+    let import = ctx.mem_import(&genuine).unwrap();
+    let mut seen = [0; 8];
+    import.read(0, &mut seen).unwrap();
+    assert_eq!(seen, [FILL; 8], "the genuine memory");
+    first.read(0, &mut seen).unwrap();
+    assert_eq!(seen, [0; 8], "the impostor's");
+    drop((first, import));
+    assert_eq!(impostor.join().unwrap(), 0, "the impostor was asked once");
+}
+
+/// Shows the token of `handle` on a connection of its own, and maps the in-flight page that comes.
+fn connected(handle: &[u8]) -> Connected {
+    try_connected(handle).unwrap()
+}
+
+type Connected = (uct::service::Connection, ucs::mem::Mapping, u64);
+
+fn try_connected(handle: &[u8]) -> Result<Connected, uct::service::ConnectError> {
+    let content = Handle::decode(handle, |_| true).unwrap();
+    let entry = content.entries.iter().find(|entry| entry.component == 2).unwrap();
+    let key = Mkey::decode(&entry.mkey).unwrap();
+    let deadline = ucs::time::Deadline::after(Duration::from_secs(5));
+    let mut connection = uct::service::Connection::open(&key.service, &deadline)?;
+    let claim = claim_of(&content, &key);
+    let request = Request { sequence: 0, want_control: true, uuid: content.context_uuid, claim };
+    let (_, page) = connection.ask(request, &deadline)?.control.unwrap();
+    let page = ucs::mem::Memfd::map_foreign(page.as_fd(), SLOTS_LEN, ucs::mem::Access::ReadWrite).unwrap();
+    Ok((connection, page, claim.id))
+}
+
+fn claim_of(content: &Handle, key: &Mkey) -> uct::export::Claim {
+    uct::export::Claim {
+        slot: key.slot,
+        id: content.registration_id,
+        epoch: content.epoch,
+        address: content.address,
+        length: content.length,
+        token: key.token,
+    }
+}
+
+/// An importer that lies in its in-flight page delays the revocation of what it was granted, and of nothing else.
+pub fn lies_in_flight_hold_only_what_was_granted() {
+    let ctx = Context::builder()
+        .features(Features::EXPORTED_MEMH)
+        .set("UCX_REVOKE_TIMEOUT", "50ms")
+        .build()
+        .unwrap();
+    let region = ctx.mem_map(ucp::MemMap::allocate(4096).exported()).unwrap();
+    let (granted, other) = (region.memh_pack().unwrap(), region.memh_pack().unwrap());
+    let (connection, page, id) = connected(granted.as_bytes());
+    for slot in 0..64 {
+        let lie = if slot % 2 == 0 { id } else { id + 1 };
+        page.bytes().store(slot * 64, lie).unwrap();
+    }
+    other.revoke().unwrap();
+    let error = granted.revoke().unwrap_err();
+    assert_eq!(error.importers(), [std::process::id()]);
+    for slot in 0..64 {
+        page.bytes().store(slot * 64, 0_u64).unwrap();
+    }
+    granted.revoke().unwrap();
+    drop(connection);
+}
+
+/// Connections that end with something in flight are remembered, but not without bound.
+pub fn abandoned_pages_are_bounded() {
+    let mut host = Actor::host(4096);
+    let exported = host.export();
+    let before: usize = host.ask("fds").text().parse().unwrap();
+    let mut refused = 0;
+    let mut pages = Vec::new();
+    for _ in 0..200 {
+        let Ok((connection, page, id)) = try_connected(&exported) else {
+            refused += 1;
+            continue;
+        };
+        page.bytes().store(0, id).unwrap();
+        drop(connection);
+        pages.push(page);
+        // The exporter sees its end.
+        thread::sleep(Duration::from_millis(2));
+    }
+    assert!(refused >= 200 - uct::service::server::MAX_PER_PROCESS, "{refused} refused");
+    let after: usize = host.ask("fds").text().parse().unwrap();
+    assert!(
+        after <= before + uct::service::server::MAX_PER_PROCESS + 10,
+        "{before} descriptors, then {after}"
+    );
+    // Another process is served, and when nothing is in flight any more this one is, too.
+    Actor::dpu_with("UCX_SHM_ATTACH", "socket").import(&exported).ok();
+    for page in &pages {
+        page.bytes().store(0, 0_u64).unwrap();
+    }
+    thread::sleep(Duration::from_millis(400));
+    drop(connected(&exported));
+}
+
+/// One that has shown its token and then sends garbage is listened to no more; its imports live on.
+pub fn garbage_after_the_token_is_not_heard() {
+    let mut host = Actor::host(4096);
+    let exported = host.export();
+    let name = service_of(&exported);
+    let content = Handle::decode(&exported, |_| true).unwrap();
+    let entry = content.entries.iter().find(|entry| entry.component == 2).unwrap();
+    let key = Mkey::decode(&entry.mkey).unwrap();
+    let claim = claim_of(&content, &key);
+    let request = Request { sequence: 1, want_control: false, uuid: content.context_uuid, claim };
+    let socket = connect_to(&name);
+    let mut bytes = [0; 64];
+    let control = Request { want_control: true, ..request.clone() };
+    send(&socket, &control.encode(), SendFlags::NOSIGNAL).unwrap();
+    assert_eq!(recv(&socket, &mut bytes, RecvFlags::empty()).unwrap().1, 32);
+    send(&socket, b"garbage", SendFlags::NOSIGNAL).unwrap();
+    send(&socket, &request.encode(), SendFlags::NOSIGNAL).unwrap();
+    let mut fds = [rustix::event::PollFd::new(&socket, rustix::event::PollFlags::IN)];
+    let timeout = rustix::event::Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
+    assert_eq!(rustix::event::poll(&mut fds, Some(&timeout)).unwrap(), 0, "no answer, and no end");
+    drop(socket);
+    let mut dpu = Actor::dpu();
+    dpu.import(&exported).ok();
+    dpu.read(0, 1).ok();
+}

@@ -122,7 +122,7 @@ pub fn stopped_importer_is_not_revoked() {
                     waited >= Duration::from_millis(100) && waited < Duration::from_secs(2),
                     "{waited:?}"
                 );
-                assert_eq!(error.importers, [u32::try_from(writer.pid()).unwrap()]);
+                assert_eq!(error.importers(), [u32::try_from(writer.pid()).unwrap()]);
                 assert_eq!(error.status(), Status::NotRevoked);
                 let text = error.to_string();
                 assert!(

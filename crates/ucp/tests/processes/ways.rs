@@ -4,8 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use testkit::{Role, role};
 use ucp::Status;
-use uct::api::AttachRequest;
-use uct::service::client::Deadline;
+use ucs::time::Deadline;
 use uct::service::wire::Request;
 
 use super::roles::{Actor, FILL};
@@ -152,25 +151,17 @@ pub fn grabber() {
     let handle = ucp::wire::handle::Handle::decode(&role::recv(), |_| true).unwrap();
     let entry = handle.entries.iter().find(|entry| entry.component == 2).unwrap();
     let key = uct::transports::shm::mkey::Mkey::decode(&entry.mkey).unwrap();
-    let request = AttachRequest {
-        context_uuid: handle.context_uuid,
-        id: handle.registration_id,
-        epoch: handle.epoch,
-        address: handle.address,
-        length: handle.length,
-        mkey: &entry.mkey,
-    };
     let deadline = Deadline::after(std::time::Duration::from_secs(5));
     let mut connection = uct::service::Connection::open(&key.service, &deadline).unwrap();
     let claim = uct::export::Claim {
         slot: key.slot,
-        id: request.id,
-        epoch: request.epoch,
-        address: request.address,
-        length: request.length,
+        id: handle.registration_id,
+        epoch: handle.epoch,
+        address: handle.address,
+        length: handle.length,
         token: key.token,
     };
-    let wire = Request { sequence: 0, want_control: true, uuid: request.context_uuid, claim };
+    let wire = Request { sequence: 0, want_control: true, uuid: handle.context_uuid, claim };
     let granted = connection.ask(wire, &deadline).unwrap();
     let (table, _page) = granted.control.unwrap();
     let reopened = |fd: BorrowedFd<'_>| {
@@ -217,4 +208,41 @@ pub fn read_only_is_kept_by_the_kernel() {
     // A region with write rights: its size is kept by the kernel, its bytes are the importer's to write.
     let writing = r#"["pwrite", "map", "map re-opened", "punch", "map for reading"]"#;
     assert_eq!(grab(&mut Actor::host(8192)), format!("{writing} {reading} {all}"));
+}
+
+/// A handle names descriptors by number: what is none of the exporter's memory is not opened, and its bytes are not reached.
+pub fn a_handle_that_names_other_descriptors() {
+    let mut host = Actor::host(4096);
+    let handle = host.export();
+    let at = super::roles::mkey_offset(&handle, 2);
+    let mut dpu = Actor::dpu_with("UCX_SHM_ATTACH", "^socket");
+    let number = |offset: usize| {
+        u32::from_le_bytes([
+            handle[at + offset],
+            handle[at + offset + 1],
+            handle[at + offset + 2],
+            handle[at + offset + 3],
+        ])
+    };
+    // Region, table, vault; 0 is /dev/null of the role, 1 a pipe, 1000 nothing.
+    for offset in [88, 92, 96] {
+        for fd in [0, 1, 1000, u32::MAX, number(88), number(92), number(96)] {
+            if fd == number(offset) {
+                continue;
+            }
+            let mut forged = handle.clone();
+            forged[at + offset..at + offset + 4].copy_from_slice(&fd.to_le_bytes());
+            let text = dpu.import(&super::roles::repaired(forged)).err(Status::Stale);
+            assert!(text.contains("the exporter has closed the memory"), "{offset} as {fd}: {text}");
+        }
+    }
+    // With the inode to the number: the wrong memory is still none of the kind.
+    for (offset, inode, other, other_inode) in [(92, 72, 96, 80), (96, 80, 92, 72)] {
+        let mut forged = handle.clone();
+        forged.copy_within(at + other..at + other + 4, at + offset);
+        forged.copy_within(at + other_inode..at + other_inode + 8, at + inode);
+        let text = dpu.import(&super::roles::repaired(forged)).err(Status::Unreachable);
+        assert!(text.contains("the exporter passed unsafe memory"), "{text}");
+    }
+    dpu.import(&handle).ok();
 }

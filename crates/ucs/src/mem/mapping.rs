@@ -45,7 +45,8 @@ pub struct Mapping {
 impl Mapping {
     /// Maps the first `len` bytes (> 0) of a file, shared with everybody who maps it.
     ///
-    /// The file must not shrink while the mapping lives: see [`super::Memfd`].
+    /// Where the file shrinks while the mapping lives, an access raises SIGBUS (`mmap(2)`): files of others are mapped by
+    /// [`super::Memfd::map_foreign`], which checks that they cannot.
     ///
     /// # Errors
     /// [`MemError`], naming the limit where it was one.
@@ -76,12 +77,23 @@ impl Mapping {
             NonNull::new(address.cast::<u8>()).ok_or(MemError::Sys { call: "mmap", errno: Errno::NOMEM })?;
         // SAFETY: the range was mapped just now, with this access, and stays so until `map` below is dropped; `bytes` does
         // not leave `map` except by borrow.
-        let bytes = unsafe { SharedBytes::new(start, len) };
+        let bytes = unsafe { SharedBytes::new(start, len, access) };
         let map = Self { bytes, access, generation: fork::generation() };
         // SAFETY: the range is a mapping of ours; DONTFORK changes what a child gets, not what is here.
         unsafe { mm::madvise(address, len, Advice::LinuxDontFork) }
             .map_err(|errno| MemError::Sys { call: "madvise(MADV_DONTFORK)", errno })?;
         Ok(map)
+    }
+
+    /// Leaves it out of core dumps (`MADV_DONTDUMP`, `madvise(2)`): for secrets.
+    ///
+    /// # Errors
+    /// What `madvise(2)` answers.
+    pub fn leave_out_of_dumps(&self) -> Result<(), MemError> {
+        let advice = Advice::LinuxDontDump;
+        // SAFETY: the range is a mapping of ours; DONTDUMP changes what a dump holds, not what is here.
+        unsafe { mm::madvise(self.bytes.as_ptr().cast(), self.bytes.len(), advice) }
+            .map_err(|errno| MemError::Sys { call: "madvise(MADV_DONTDUMP)", errno })
     }
 
     /// Its bytes.

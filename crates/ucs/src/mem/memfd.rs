@@ -75,6 +75,12 @@ impl Memfd {
         fs::fstat(&self.fd).map(|stat| stat.st_ino).map_err(|errno| MemError::Sys { call: "fstat", errno })
     }
 
+    /// Whether a descriptor, perhaps one opened by O_PATH, lies where memfds do: on a tmpfs.
+    #[must_use]
+    pub fn may_be(fd: BorrowedFd<'_>) -> bool {
+        fs::fstatfs(fd).is_ok_and(|fs| fs.f_type == TMPFS_MAGIC)
+    }
+
     /// Maps a memfd *received from another process*, after checking that it is one, that nobody can change its size any
     /// more (else a truncation would be a SIGBUS here), and that it holds exactly `len` bytes.
     ///
@@ -83,8 +89,7 @@ impl Memfd {
     pub fn map_foreign(fd: BorrowedFd<'_>, len: usize, access: Access) -> Result<Mapping, ForeignFdError> {
         // Only memfds (and files of hugetlbfs) know seals: anything else answers EINVAL.
         let seals = fs::fcntl_get_seals(fd).map_err(|_| ForeignFdError::NotMemfd)?;
-        let on_tmpfs = fs::fstatfs(fd).is_ok_and(|fs| fs.f_type == TMPFS_MAGIC);
-        if !on_tmpfs {
+        if !Self::may_be(fd) {
             return Err(ForeignFdError::NotMemfd);
         }
         let needed = SealFlags::SHRINK | SealFlags::GROW;

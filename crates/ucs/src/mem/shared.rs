@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::copy::{self, LoadOrder, StoreOrder};
+use super::mapping::Access;
 
 /// An access lies outside the bytes, or is not aligned as it must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -28,6 +29,9 @@ pub enum BoundsError {
         /// How many bytes there are.
         size: u64,
     },
+    /// The bytes are mapped for reading only.
+    #[error("the memory is mapped for reading only")]
+    ReadOnly,
     /// An atomic access must be aligned to its size.
     #[error("offset {offset} is not aligned to {align} bytes")]
     Misaligned {
@@ -47,6 +51,7 @@ pub enum BoundsError {
 pub struct SharedBytes {
     start: NonNull<u8>,
     len: usize,
+    access: Access,
 }
 
 // SAFETY: every access is atomic, byte by byte or word by word, so threads may share and hand over the range.
@@ -58,17 +63,16 @@ impl SharedBytes {
     /// Names the `len` bytes at `start`.
     ///
     /// # Safety
-    /// Until the value and all its copies are gone, the range must be mapped and readable, and writable if any of the
-    /// writing methods is used; and no reference to any of its bytes may be used meanwhile.
+    /// Until the value is gone, the range must be mapped for `access`, and no reference to any of its bytes may be used.
     #[must_use]
-    pub unsafe fn new(start: NonNull<u8>, len: usize) -> Self {
-        Self { start, len }
+    pub unsafe fn new(start: NonNull<u8>, len: usize, access: Access) -> Self {
+        Self { start, len, access }
     }
 
     /// No bytes at all.
     #[must_use]
     pub fn empty() -> Self {
-        Self { start: NonNull::dangling(), len: 0 }
+        Self { start: NonNull::dangling(), len: 0, access: Access::ReadWrite }
     }
 
     /// How many bytes.
@@ -104,6 +108,13 @@ impl SharedBytes {
         Ok(unsafe { self.start.add(at) })
     }
 
+    fn check_writable(&self) -> Result<(), BoundsError> {
+        match self.access {
+            Access::ReadWrite => Ok(()),
+            Access::Read => Err(BoundsError::ReadOnly),
+        }
+    }
+
     fn check_aligned(&self, offset: u64, size: usize) -> Result<NonNull<u8>, BoundsError> {
         let at = self.check(offset, size)?;
         if at.addr().get().is_multiple_of(size) {
@@ -127,15 +138,16 @@ impl SharedBytes {
         Ok(())
     }
 
-    /// Copies all of `src` to `offset`. The range must be writable: see [`SharedBytes::new`]. One aligned word of 1, 2, 4 or 8
-    /// bytes is one releasing store: see [`SharedBytes::read`].
+    /// Copies all of `src` to `offset`. One aligned word of 1, 2, 4 or 8 bytes is one releasing store: see
+    /// [`SharedBytes::read`].
     ///
     /// # Errors
-    /// [`BoundsError::OutOfRange`]; nothing is copied then.
+    /// [`BoundsError`]: out of range, or mapped for reading only; nothing is copied then.
     pub fn write(&self, offset: u64, src: &[u8]) -> Result<(), BoundsError> {
+        self.check_writable()?;
         let dst = self.check(offset, src.len())?;
         if !write_word(dst, src) {
-            // SAFETY: dst has src.len() writable bytes (checked, and the rule of `new`); no reference to them exists, so src
+            // SAFETY: dst has src.len() writable bytes (both checked); no reference to them exists, so src
             // does not overlap them.
             unsafe { copy::copy(dst.as_ptr(), src.as_ptr(), src.len()) };
         }
@@ -163,8 +175,9 @@ impl SharedBytes {
     /// The 64-bit word at `offset`, for atomic access in this machine's byte order.
     ///
     /// # Errors
-    /// [`BoundsError`]: out of range, or not aligned to 8 bytes.
+    /// [`BoundsError`]: out of range, not aligned to 8 bytes, or mapped for reading only (where `load` reads words).
     pub fn atomic_u64(&self, offset: u64) -> Result<&AtomicU64, BoundsError> {
+        self.check_writable()?;
         let at = self.check_aligned(offset, 8)?;
         // SAFETY: 8 bytes in range, aligned, mapped as long as self lives (rule of `new`), and only accessed atomically.
         Ok(unsafe { AtomicU64::from_ptr(at.as_ptr().cast()) })
@@ -173,8 +186,9 @@ impl SharedBytes {
     /// The 32-bit word at `offset`, for atomic access in this machine's byte order.
     ///
     /// # Errors
-    /// [`BoundsError`]: out of range, or not aligned to 4 bytes.
+    /// [`BoundsError`]: out of range, not aligned to 4 bytes, or mapped for reading only (where `load` reads words).
     pub fn atomic_u32(&self, offset: u64) -> Result<&AtomicU32, BoundsError> {
+        self.check_writable()?;
         let at = self.check_aligned(offset, 4)?;
         // SAFETY: 4 bytes in range, aligned, mapped as long as self lives (rule of `new`), and only accessed atomically.
         Ok(unsafe { AtomicU32::from_ptr(at.as_ptr().cast()) })
@@ -207,7 +221,7 @@ macro_rules! words {
                     let mut bytes = [0; $len];
                     bytes.copy_from_slice(src);
                     let value = <$word>::from_ne_bytes(bytes);
-                    // SAFETY: $len writable bytes (checked by the caller, and the rule of `new`), aligned to that.
+                    // SAFETY: $len writable bytes (both checked by the caller), aligned to that.
                     unsafe { copy::$store(dst.cast::<$word>().as_ptr(), value, StoreOrder::Release) };
                     true
                 })*
@@ -256,6 +270,14 @@ mod tests {
         assert_eq!(map.bytes().read(4096, &mut []), Ok(()));
         assert_eq!(map.bytes().atomic_u64(4).unwrap_err(), BoundsError::Misaligned { offset: 4, align: 8 });
         assert_eq!(map.bytes().atomic_u32(4094).unwrap_err(), error(4094, 4, 4096));
+        let (file, map) = crate::mem::Memfd::create("test", 4096, false).unwrap();
+        map.bytes().write(0, b"seen").unwrap();
+        let view = Mapping::of_file(std::os::fd::AsFd::as_fd(&file), 4096, Access::Read).unwrap();
+        assert_eq!(view.bytes().load::<[u8; 4]>(0).unwrap(), *b"seen");
+        assert_eq!(view.bytes().write(0, b"x"), Err(BoundsError::ReadOnly));
+        assert_eq!(view.bytes().store(0, 1_u64), Err(BoundsError::ReadOnly));
+        assert_eq!(view.bytes().atomic_u64(0).unwrap_err(), BoundsError::ReadOnly);
+        assert_eq!(view.bytes().atomic_u32(0).unwrap_err(), BoundsError::ReadOnly);
         assert_eq!(SharedBytes::empty().read(0, &mut [0]), Err(error(0, 1, 0)));
     }
 

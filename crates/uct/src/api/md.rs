@@ -4,11 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use bitflags::bitflags;
-use ucs::mem::SharedBytes;
+use ucs::time::Deadline;
 
 use super::{AllocError, AttachError, ComponentId, MdAttr, PackError, RegError};
 use crate::export::Export;
-use crate::memory::{AccessError, LocalMem, Rights, StaleReason};
+use crate::memory::{AccessError, LocalMem, MappedView, Rights, StaleReason};
 
 bitflags! {
     /// What a key is packed for (`UCT_MD_MKEY_PACK_FLAG_*`).
@@ -91,6 +91,8 @@ pub struct AttachRequest<'a> {
     pub length: u64,
     /// The memory domain's own bytes.
     pub mkey: &'a [u8],
+    /// When to give up.
+    pub deadline: Deadline,
 }
 
 /// A successful attachment, and how it came about.
@@ -135,7 +137,6 @@ pub trait Attachment: Send + Sync + fmt::Debug {
     fn check(&self) -> Result<(), StaleReason>;
 
     /// The memory itself, where the attachment is a mapping ([`super::MdFlags::RKEY_PTR`]). Accesses through it are not
-    /// mediated: the exporter's revocation neither ends nor waits for them. It is mapped for writing only when
-    /// [`Attachment::rights`] has WRITE: [`crate::memory::MappedView`] keeps to that.
-    fn mapped(&self) -> Option<&SharedBytes>;
+    /// mediated: the exporter's revocation neither ends nor waits for them. `None` in a fork's child, which has no mapping.
+    fn view(&self) -> Option<MappedView<'_>>;
 }

@@ -52,28 +52,52 @@ impl ExportError {
     }
 }
 
-/// New accesses are refused, but an access that had begun has not ended in time.
-///
-/// The memory is kept, and used for nothing else, until that access ends or its process does.
+/// An export could not be revoked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not revoked within {waited:?}: {} still in flight", Holders(.importers))]
-pub struct NotRevoked {
-    /// Pids of the importers inside, as seen from here; 0 for one that is not visible from here.
-    pub importers: Vec<u32>,
-    /// How long was waited.
-    pub waited: Duration,
+#[non_exhaustive]
+pub enum NotRevoked {
+    /// New accesses are refused, but an access that had begun has not ended in time.
+    ///
+    /// The memory is kept, and used for nothing else, until that access ends or its process does.
+    #[error("not revoked within {waited:?}: {} still in flight", Holders(.importers))]
+    InFlight {
+        /// Pids of the importers inside, as seen from here; 0 for one that is not visible from here.
+        importers: Vec<u32>,
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// The export is the parent process's of a fork: it lives on.
+    #[error("this export belongs to the parent process: only that can revoke it")]
+    Forked,
 }
 
 impl NotRevoked {
+    /// Pids of the importers inside, as seen from here; 0 for one that is not visible from here.
+    #[must_use]
+    pub fn importers(&self) -> &[u32] {
+        match self {
+            Self::InFlight { importers, .. } => importers,
+            Self::Forked => &[],
+        }
+    }
+
     /// The one-byte status.
     pub fn status(&self) -> Status {
-        Status::NotRevoked
+        match self {
+            Self::InFlight { .. } => Status::NotRevoked,
+            Self::Forked => Status::Forked,
+        }
     }
 
     /// What to do about it.
     #[must_use]
     pub fn remedy(&self) -> &'static str {
-        "the memory stays untouched until the importer named continues or ends: then call revoke again"
+        match self {
+            Self::InFlight { .. } => {
+                "the memory stays untouched until the importer named continues or ends: then call revoke again"
+            }
+            Self::Forked => "revoke it in the process that packed it",
+        }
     }
 }
 

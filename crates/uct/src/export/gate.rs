@@ -145,8 +145,14 @@ impl Gate {
         (line, id, epoch): (u32, u64, u64),
         patience: Duration,
     ) -> Option<Self> {
-        wire::epoch(table.bytes(), line)?;
+        wire::epoch_now(table.bytes(), line)?;
         Some(Self { table, slots, peer, line, id, epoch, patience, generation: fork::generation() })
+    }
+
+    /// Whether this is the process that attached, and not a fork's child, which has none of the mappings.
+    #[must_use]
+    pub fn is_mine(&self) -> bool {
+        self.generation.is_current()
     }
 
     /// Whether the export still lives, as far as is known.
@@ -154,12 +160,17 @@ impl Gate {
     /// # Errors
     /// Why not.
     pub fn check(&self) -> Result<(), StaleReason> {
+        if !self.is_mine() {
+            return Err(StaleReason::Forked);
+        }
         if self.peer.as_ref().is_some_and(|peer| peer.is_gone()) {
             return Err(StaleReason::ExporterGone);
         }
-        let alive = wire::epoch(self.table.bytes(), self.line)
-            .is_some_and(|word| word.load(Ordering::Acquire) == self.epoch);
-        if alive { Ok(()) } else { Err(StaleReason::Revoked) }
+        if self.is_live() { Ok(()) } else { Err(StaleReason::Revoked) }
+    }
+
+    fn is_live(&self) -> bool {
+        wire::epoch_now(self.table.bytes(), self.line) == Some(self.epoch)
     }
 
     /// Announces an access: from here until the value returned is dropped, a revocation waits.
@@ -167,23 +178,31 @@ impl Gate {
     /// # Errors
     /// [`AccessError::Stale`], or [`AccessError::Busy`] when no slot came free in time.
     pub fn enter(&self) -> Result<InFlight<'_>, AccessError> {
-        let stale = |why| AccessError::Stale { done: 0, why };
+        self.enter_within(&mut self.patience.clone())
+    }
+
+    /// As [`Gate::enter`]; takes what was waited from `patience`.
+    fn enter_within(&self, patience: &mut Duration) -> Result<InFlight<'_>, AccessError> {
+        let stale = |why| match why {
+            StaleReason::Forked => AccessError::Forked,
+            why => AccessError::Stale { done: 0, why },
+        };
         let mut begin = None;
-        if !self.generation.is_current() {
-            return Err(AccessError::Forked);
-        }
         loop {
             self.check().map_err(stale)?;
-            let epoch_word = wire::epoch(self.table.bytes(), self.line).ok_or(stale(StaleReason::Revoked))?;
             for word in self.slots.words() {
-                match in_flight::announce(word, epoch_word, self.id, self.epoch) {
-                    Ok(()) => return Ok(InFlight { word }),
+                match in_flight::announce(word, self.id, || self.is_live()) {
+                    Ok(()) => {
+                        let waited = begin.map_or(Duration::ZERO, |begin: Instant| begin.elapsed());
+                        *patience = patience.saturating_sub(waited);
+                        return Ok(InFlight { word });
+                    }
                     Err(in_flight::Refused::Stale) => return Err(stale(StaleReason::Revoked)),
                     Err(in_flight::Refused::SlotTaken) => {}
                 }
             }
             let waited = begin.get_or_insert_with(Instant::now).elapsed();
-            if waited > self.patience {
+            if waited > *patience {
                 return Err(AccessError::Busy { waited });
             }
             thread::yield_now();
@@ -201,9 +220,10 @@ impl Gate {
         mut step: impl FnMut(Range<usize>) -> Result<(), AccessError>,
     ) -> Result<(), AccessError> {
         let mut done = 0;
+        let mut patience = self.patience; // for all pieces together
         loop {
             let end = len.min(done + crate::memory::COPY_STEP);
-            let inside = self.enter().map_err(|error| with_done(error, done))?;
+            let inside = self.enter_within(&mut patience).map_err(|error| with_done(error, done))?;
             step(done..end).map_err(|error| with_done(error, done))?;
             // A revocation that gave up waiting for us, or the exporter's death, came in between: say so.
             let verdict = self.check();

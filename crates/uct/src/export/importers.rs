@@ -1,7 +1,10 @@
 //! Who has an access in flight: importers with a page of their own, and those that share the vault's.
 
+use std::collections::HashSet;
+
+use parking_lot::Mutex;
 use ucs::mem::{Mapping, MemError, Memfd, SharedBytes};
-use ucs::sync::Ordering;
+use ucs::sync::{AtomicBool, Ordering};
 
 use super::{in_flight, wire};
 use crate::process::Process;
@@ -11,6 +14,10 @@ use crate::process::Process;
 pub struct ImporterPage {
     map: Mapping,
     process: Option<Process>,
+    /// The exports it was granted: what it announces of others means nothing.
+    granted: Mutex<HashSet<u64>>,
+    /// Whether its connection has ended.
+    closed: AtomicBool,
 }
 
 impl ImporterPage {
@@ -20,32 +27,59 @@ impl ImporterPage {
     /// [`MemError`].
     pub fn create(process: Option<Process>) -> Result<(Self, Memfd), MemError> {
         let (file, map) = Memfd::create("rucx-in-flight", wire::SLOTS_LEN, false)?;
-        Ok((Self { map, process }, file))
+        let (granted, closed) = (Mutex::default(), AtomicBool::new(false));
+        Ok((Self { map, process, granted, closed }, file))
     }
 
-    /// Whether nothing is in flight: no slot announces anything, or the importer is dead.
+    /// Takes note that it may access export `id`.
+    pub fn grant(&self, id: u64) {
+        self.granted.lock().insert(id);
+    }
+
+    /// Forgets export `id`, which has been drained.
+    pub(super) fn forget(&self, id: u64) {
+        self.granted.lock().remove(&id);
+    }
+
+    /// Takes note that its connection has ended.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+
+    /// Whether nothing is in flight: no slot announces an export it was granted, or the importer is dead.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        let clear = |slot| {
-            wire::announced(self.map.bytes(), slot).is_none_or(|word| word.load(Ordering::Acquire) == 0)
-        };
-        (0..wire::SLOTS).all(clear) || self.is_dead()
+        let granted = self.granted.lock();
+        self.is_dead() || !self.announced().any(|id| granted.contains(&id))
     }
 
+    fn announced(&self) -> impl Iterator<Item = u64> {
+        let word = |slot| wire::announced(self.map.bytes(), slot);
+        (0..wire::SLOTS).filter_map(word).map(|word| word.load(Ordering::Acquire)).filter(|id| *id != 0)
+    }
+
+    /// Whether the importer has ended. Where the kernel does not tell, the end of its connection does: an importer that lives
+    /// keeps it as long as it can access anything.
     fn is_dead(&self) -> bool {
-        self.process.as_ref().is_some_and(Process::is_dead)
+        match &self.process {
+            Some(process) => process.is_dead(),
+            None => self.closed.load(Ordering::Acquire),
+        }
     }
 
     pub(super) fn holds(&self, id: u64) -> bool {
-        let set =
-            |slot| wire::announced(self.map.bytes(), slot).is_some_and(|word| !in_flight::is_clear(word, id));
-        (0..wire::SLOTS).any(set) && !self.is_dead()
+        self.announced().any(|announced| announced == id)
+            && self.granted.lock().contains(&id)
+            && !self.is_dead()
     }
 
     pub(super) fn pid(&self) -> u32 {
         self.process.as_ref().map_or(0, Process::pid)
     }
 }
+
+/// The owner word of a slot that is just being taken from a dead importer: no process has this pid.
+const RECLAIMING: u64 = u64::MAX;
 
 /// Importers that came with ptrace rights and have an access in flight; slots of dead ones are freed on the way.
 pub(super) fn vault_holders(vault: &SharedBytes, id: u64) -> Vec<u32> {
@@ -57,11 +91,21 @@ pub(super) fn vault_holders(vault: &SharedBytes, id: u64) -> Vec<u32> {
         if pid == 0 {
             continue;
         }
-        if is_gone(pid, inode.load(Ordering::Acquire)) {
-            inode.store(0, Ordering::Release);
-            announced.store(0, Ordering::Release);
-            owner.store(0, Ordering::Release);
-        } else if !in_flight::is_clear(announced, id) {
+        let gone = || is_gone(pid, inode.load(Ordering::Acquire));
+        if pid != RECLAIMING && gone() {
+            // One thread takes it, and nobody claims it before it is free; what it found must still hold then.
+            let taken = owner.compare_exchange(pid, RECLAIMING, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+            if taken && gone() {
+                announced.store(0, Ordering::Release);
+                inode.store(0, Ordering::Release);
+                owner.store(0, Ordering::Release);
+                continue;
+            }
+            if taken {
+                owner.store(pid, Ordering::Release);
+            }
+        }
+        if !in_flight::is_clear(announced, id) {
             holders.push(u32::try_from(pid).unwrap_or(0));
         }
     }

@@ -6,14 +6,15 @@
 
 use ucs::sync::{Ordering, Word, fence};
 
-/// Announces an access to export `id` in a free slot, unless the export's epoch has moved on.
+/// Announces an access to export `id` in a free slot, unless the export is found to be no more: `lives` compares its epoch,
+/// loaded with acquire order.
 ///
 /// # Errors
 /// [`Refused`]; nothing is announced then.
-pub fn announce<W: Word>(slot: &W, epoch_word: &W, id: u64, epoch: u64) -> Result<(), Refused> {
+pub fn announce<W: Word>(slot: &W, id: u64, lives: impl FnOnce() -> bool) -> Result<(), Refused> {
     slot.compare_exchange(0, id, Ordering::AcqRel, Ordering::Relaxed).map_err(|_| Refused::SlotTaken)?;
     fence(Ordering::SeqCst);
-    if epoch_word.load(Ordering::Acquire) == epoch {
+    if lives() {
         Ok(())
     } else {
         retire(slot);
@@ -85,7 +86,8 @@ mod loom_models {
     }
 
     fn importer(world: &World, slot: usize) {
-        if announce(&world.slots[slot], &world.epoch, 7, 1).is_ok() {
+        let lives = || Word::load(&world.epoch, Ordering::Acquire) == 1;
+        if announce(&world.slots[slot], 7, lives).is_ok() {
             world.memory.with(|memory| {
                 // SAFETY: loom checks that nobody writes meanwhile.
                 assert_ne!(unsafe { *memory }, 99, "an access after the revocation");

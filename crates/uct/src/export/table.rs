@@ -1,5 +1,6 @@
 //! The exporter's side: what is exported now, and who is inside.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::os::fd::AsFd;
 use std::sync::{Arc, OnceLock};
@@ -58,6 +59,7 @@ impl Shared {
         }
         let numbers = number(&table_file).zip(number(&vault_file));
         let numbers = numbers.map(|(table, vault)| FileNumbers { table, vault });
+        vault.leave_out_of_dumps()?;
         Ok(Self { table_file, table: Arc::new(table), _vault_file: vault_file, vault, numbers })
     }
 }
@@ -111,7 +113,7 @@ pub struct ExportStats {
 }
 
 /// Descriptors of a table, as this process numbers them, and their inodes: for importers with ptrace rights.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FileNumbers {
     /// Descriptor and inode of the table.
     pub table: (u32, u64),
@@ -175,7 +177,10 @@ impl ExportTable {
         let state = self.state.lock();
         ExportStats {
             live: state.records.iter().flatten().count(),
-            kept_bytes: state.kept.iter().map(|kept| kept.mem.len() as u64).sum(),
+            kept_bytes: {
+                let kept = state.kept.iter().map(|kept| (Arc::as_ptr(&kept.mem), kept.mem.len() as u64));
+                kept.collect::<HashMap<_, _>>().values().sum()
+            },
         }
     }
 
@@ -306,8 +311,17 @@ impl ExportTable {
         }
         let any = !state.kept.is_empty();
         drop(state);
+        for kept in &drained {
+            self.forget(kept.claim.id);
+        }
         drop(drained); // unmaps: not under the lock
         any
+    }
+
+    fn forget(&self, id: u64) {
+        for page in self.pages.lock().iter() {
+            page.forget(id);
+        }
     }
 
     /// Pids of the importers that have an access to export `id` in flight.
@@ -350,6 +364,7 @@ impl ExportTable {
             let kept = position.map(|position| state.kept.swap_remove(position));
             state.free.extend(kept.as_ref().map(|kept| kept.claim.slot));
             drop(state);
+            self.forget(claim.id);
             drop(kept); // unmaps, perhaps: not under the lock
         }
         verdict
@@ -366,7 +381,7 @@ impl ExportTable {
             }
             if waited >= patience {
                 tracing::warn!(?importers, ?waited, "an export could not be drained: its memory is kept");
-                return Err(NotRevoked { importers, waited });
+                return Err(NotRevoked::InFlight { importers, waited });
             }
             match round {
                 0..16 => std::hint::spin_loop(),
@@ -424,21 +439,25 @@ impl Export {
     ///
     /// # Errors
     /// [`NotRevoked`]: an access is still in flight. New ones are refused nevertheless, and the memory is kept until that
-    /// access has ended.
+    /// access has ended. Or this is a fork's child, whose copy of the books revokes nothing.
     pub fn revoke(&self) -> Result<(), NotRevoked> {
         if !self.table.is_mine() {
-            return Ok(()); // a fork's child holds a copy of the books, not the export
+            return Err(NotRevoked::Forked);
         }
         self.table.revoke(&self.claim, Some(self.table.revoke_timeout))
     }
 
     /// Revokes many exports, as [`Export::revoke`], and waits no longer for all of them than it may for one. Answers for each
-    /// that could not be drained.
+    /// that could not.
     pub fn revoke_all<'a>(exports: impl IntoIterator<Item = &'a Self>) -> Vec<NotRevoked> {
         let begin = Instant::now();
         let revoke = |export: &Self| {
             let patience = export.table.revoke_timeout.saturating_sub(begin.elapsed());
-            if export.table.is_mine() { export.table.revoke(&export.claim, Some(patience)) } else { Ok(()) }
+            if export.table.is_mine() {
+                export.table.revoke(&export.claim, Some(patience))
+            } else {
+                Err(NotRevoked::Forked)
+            }
         };
         exports.into_iter().filter_map(|export| revoke(export).err()).collect()
     }

@@ -63,8 +63,13 @@ fn line(index: u32) -> u64 {
     u64::from(index) * LINE as u64
 }
 
-/// The epoch word of a table line, if there is such a line.
-pub fn epoch(table: &SharedBytes, index: u32) -> Option<&Word64> {
+/// The epoch of a table line now, if there is such a line.
+pub fn epoch_now(table: &SharedBytes, index: u32) -> Option<u64> {
+    table.load(line(index) + EPOCH).ok()
+}
+
+/// The epoch word of a table line, if there is such a line: for the exporter, who has it mapped for writing.
+pub(super) fn epoch(table: &SharedBytes, index: u32) -> Option<&Word64> {
     table.atomic_u64(line(index) + EPOCH).ok()
 }
 

@@ -96,6 +96,9 @@ pub enum StaleReason {
     /// The exporter's process ended, or replaced itself by exec.
     #[error("the exporting process is gone")]
     ExporterGone,
+    /// This process is a fork's child: what its parent imported is not here.
+    #[error("it was imported by the parent process: a fork's child must make its own context")]
+    Forked,
     /// The owner unmapped the address.
     #[error("the owner has unmapped it")]
     Unmapped,
@@ -106,6 +109,7 @@ impl AccessError {
     pub fn status(&self) -> Status {
         match self {
             Self::Bounds(BoundsError::Misaligned { .. }) => Status::InvalidParam,
+            Self::Bounds(BoundsError::ReadOnly) => Status::AccessDenied,
             Self::Bounds(_) => Status::OutOfRange,
             Self::Stale { .. } => Status::Stale,
             Self::AccessDenied { .. } => Status::AccessDenied,
@@ -122,6 +126,7 @@ impl AccessError {
             Self::Bounds(BoundsError::Misaligned { .. }) => {
                 "use an offset that is a multiple of the word's size"
             }
+            Self::Bounds(BoundsError::ReadOnly) => "write to memory that is mapped for writing",
             Self::Bounds(_) => "stay within `len()`",
             Self::Stale { .. } => "ask the owner for a new handle and import that",
             Self::AccessDenied { .. } => "the owner decides on the rights: see `MemMap::read_only`",

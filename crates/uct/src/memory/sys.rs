@@ -9,25 +9,26 @@
 
 use std::ptr::NonNull;
 
-use ucs::mem::{Mapping, SharedBytes};
+use ucs::mem::{Access, Mapping, SharedBytes};
 
 use super::{OwnedBytes, RawMem};
 
 pub(super) fn lend(map: &Mapping) -> SharedBytes {
     let start = NonNull::new(map.bytes().as_ptr()).unwrap_or(NonNull::dangling());
     // SAFETY: mapped as long as the Mapping, which the LocalMem keeps beside it (module rule).
-    unsafe { SharedBytes::new(start, map.bytes().len()) }
+    unsafe { SharedBytes::new(start, map.bytes().len(), map.access()) }
 }
 
 pub(super) fn lend_owned(holder: &OwnedBytes) -> SharedBytes {
     let (start, len) = holder.range();
-    // SAFETY: the holder keeps the range valid until its drop (contract of StableBuf) and makes no reference to it
-    // meanwhile; LocalMem refuses writes where the holder is not writable.
-    unsafe { SharedBytes::new(start, len) }
+    let access = if holder.is_writable() { Access::ReadWrite } else { Access::Read };
+    // SAFETY: the holder keeps the range valid until its drop (contract of StableBuf), writable if it says so (contract of
+    // StableBufMut), and makes no reference to it meanwhile.
+    unsafe { SharedBytes::new(start, len, access) }
 }
 
 pub(super) fn lend_raw(raw: &RawMem) -> SharedBytes {
     let (start, len) = raw.range();
     // SAFETY: used for bounds and address only: LocalMem accesses raw ranges through calls that answer EFAULT.
-    unsafe { SharedBytes::new(start, len) }
+    unsafe { SharedBytes::new(start, len, Access::ReadWrite) }
 }

@@ -14,15 +14,8 @@ pub struct MappedView<'a> {
 }
 
 impl<'a> MappedView<'a> {
-    /// `bytes` must be mapped for writing if `rights` has WRITE, as [`Attachment::mapped`](crate::api::Attachment::mapped) says.
     pub(crate) fn new(bytes: &'a SharedBytes, rights: Rights) -> Self {
         Self { bytes, rights }
-    }
-
-    /// The view of an attachment, where it has one.
-    #[must_use]
-    pub fn of(attachment: &'a dyn crate::api::Attachment) -> Option<Self> {
-        Some(Self::new(attachment.mapped()?, attachment.rights()))
     }
 
     /// How many bytes.

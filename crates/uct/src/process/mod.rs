@@ -16,7 +16,7 @@ use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pid
 const PID_FS_MAGIC: fs::FsWord = 0x5049_4446;
 
 /// Who a process is, and where it lives: enough for another process to recognise it and to say why it cannot reach it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Identity {
     /// Its pid in its own pid namespace.
     pub pid: u32,

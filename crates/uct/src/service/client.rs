@@ -1,7 +1,7 @@
 //! The importer's side of the service socket.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, IoSliceMut, dup, fcntl_dupfd_cloexec};
@@ -10,6 +10,7 @@ use rustix::net::{
     SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg, send, socket_with,
 };
 use ucs::mem::{Limit, MemError};
+use ucs::time::Deadline;
 
 use super::wire::{DecodeError, MAX_FDS, REPLY_LEN, Reply, Request, Verdict};
 use crate::export::Refusal;
@@ -88,41 +89,21 @@ pub struct Connection {
     sequence: u32,
 }
 
-/// A point in time by which something must be done.
-#[derive(Clone, Copy, Debug)]
-pub struct Deadline {
-    begin: Instant,
-    limit: Duration,
+fn timed_out(deadline: &Deadline) -> ConnectError {
+    ConnectError::TimedOut { waited: deadline.elapsed() }
 }
 
-impl Deadline {
-    /// `limit` from now.
-    #[must_use]
-    pub fn after(limit: Duration) -> Self {
-        Self { begin: Instant::now(), limit }
-    }
-
-    /// What is left; `None` when it is over.
-    #[must_use]
-    pub fn left(&self) -> Option<Duration> {
-        self.limit.checked_sub(self.begin.elapsed()).filter(|left| !left.is_zero())
-    }
-
-    fn timed_out(&self) -> ConnectError {
-        ConnectError::TimedOut { waited: self.begin.elapsed() }
-    }
-
-    fn wait(&self, fd: BorrowedFd<'_>, events: PollFlags) -> Result<(), ConnectError> {
-        loop {
-            let left = self.left().ok_or_else(|| self.timed_out())?;
-            let mut fds = [PollFd::from_borrowed_fd(fd, events)];
-            let timeout = Timespec::try_from(left).map_err(|_| self.timed_out())?;
-            match poll(&mut fds, Some(&timeout)) {
-                Ok(0) => return Err(self.timed_out()),
-                Ok(_) => return Ok(()),
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(ConnectError::Sys { call: "poll", errno }),
-            }
+/// Waits until `fd` is ready for `events`.
+fn wait(deadline: &Deadline, fd: BorrowedFd<'_>, events: PollFlags) -> Result<(), ConnectError> {
+    loop {
+        let left = deadline.left().ok_or_else(|| timed_out(deadline))?;
+        let mut fds = [PollFd::from_borrowed_fd(fd, events)];
+        let timeout = Timespec::try_from(left).map_err(|_| timed_out(deadline))?;
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(0) => return Err(timed_out(deadline)),
+            Ok(_) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(ConnectError::Sys { call: "poll", errno }),
         }
     }
 }
@@ -142,7 +123,7 @@ impl Connection {
                 Ok(()) => return Ok(Self { socket, sequence: 0 }),
                 // The exporter's backlog is full: a non-blocking connect(2) answers EAGAIN and cannot be polled for.
                 Err(Errno::AGAIN | Errno::INTR) => {
-                    let pause = deadline.left().ok_or_else(|| deadline.timed_out())?;
+                    let pause = deadline.left().ok_or_else(|| timed_out(deadline))?;
                     std::thread::sleep(pause.min(Duration::from_millis(1)));
                 }
                 Err(Errno::CONNREFUSED | Errno::NOENT) => return Err(ConnectError::Refused),
@@ -175,13 +156,13 @@ impl Connection {
     pub fn ask(&mut self, mut request: Request, deadline: &Deadline) -> Result<Granted, ConnectError> {
         self.sequence = self.sequence.wrapping_add(1);
         request.sequence = self.sequence;
-        deadline.wait(self.socket.as_fd(), PollFlags::OUT)?;
+        wait(deadline, self.socket.as_fd(), PollFlags::OUT)?;
         match send(&self.socket, &request.encode(), SendFlags::NOSIGNAL) {
             Ok(_) => {}
             Err(Errno::PIPE | Errno::CONNRESET) => return Err(ConnectError::Closed),
             Err(errno) => return Err(ConnectError::Sys { call: "send", errno }),
         }
-        deadline.wait(self.socket.as_fd(), PollFlags::IN)?;
+        wait(deadline, self.socket.as_fd(), PollFlags::IN)?;
         let (reply, mut fds) = self.receive()?;
         if reply.sequence != self.sequence {
             return Err(DecodeError::Unknown("sequence number").into());

@@ -25,29 +25,40 @@ pub(super) struct Conn {
     pub(super) since: Instant,
     /// Whether it has shown a token.
     pub(super) proven: bool,
+    /// Whether it is listened to no more.
+    pub(super) muted: bool,
 }
 
 /// What becomes of a connection after a step.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
     Keep,
+    /// It has shown no token: it goes.
     Close,
+    /// It has shown a token and now misbehaves: it is listened to no more. It is not closed, since its end would tell its
+    /// process that the exporter is gone, and this exporter that the process accesses nothing any more.
+    Mute,
 }
 
 impl Conn {
     pub(super) fn new(socket: OwnedFd, peer: u64) -> Self {
-        Self { socket, page: None, peer, since: Instant::now(), proven: false }
+        Self { socket, page: None, peer, since: Instant::now(), proven: false, muted: false }
     }
 
     pub(super) fn into_page(self) -> Option<Arc<ImporterPage>> {
         self.page
     }
 
-    /// Answers one message, if one is there. Never blocks: a peer that does not take its reply is dropped.
+    /// What becomes of it after a message that is none, or a reply it does not take.
+    fn misbehaves(&self) -> Next {
+        if self.proven { Next::Mute } else { Next::Close }
+    }
+
+    /// Answers one message, if one is there. Never blocks: a peer that does not take its reply has no more.
     pub(super) fn step(&mut self, exports: &ExportTable) -> Next {
         let mut bytes = [0; REQUEST_LEN + 1];
         let received = match recv(&self.socket, &mut bytes, RecvFlags::DONTWAIT) {
-            Ok((0, _)) => return Next::Close,
+            Ok((_, 0)) => return Next::Close, // its end
             Ok((_, received)) => received,
             Err(Errno::AGAIN | Errno::INTR) => return Next::Keep,
             Err(_) => return Next::Close,
@@ -56,7 +67,7 @@ impl Conn {
             Ok(request) => request,
             Err(error) => {
                 tracing::debug!(%error, "a message that is none on the service socket");
-                return Next::Close;
+                return self.misbehaves();
             }
         };
         self.answer(&request, exports)
@@ -102,6 +113,7 @@ impl Conn {
             fds: 1,
         };
         if !request.want_control {
+            self.page.as_ref()?.grant(request.claim.id);
             return Some(self.send(&reply, &[region.as_fd()]));
         }
         if self.page.is_some() {
@@ -111,6 +123,7 @@ impl Conn {
         let (page, file) = ImporterPage::create(process).ok()?;
         let page = Arc::new(page);
         let table = exports.table_file()?;
+        page.grant(request.claim.id);
         exports.add_page(&page);
         self.page = Some(page);
         reply.fds = 3;
@@ -121,12 +134,12 @@ impl Conn {
         let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
-            return Next::Close;
+            return self.misbehaves();
         }
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         match sendmsg(&self.socket, &[IoSlice::new(&reply.encode())], &mut control, flags) {
             Ok(_) => Next::Keep,
-            Err(_) => Next::Close,
+            Err(_) => self.misbehaves(),
         }
     }
 }

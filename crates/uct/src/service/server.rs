@@ -148,7 +148,7 @@ enum Order {
 
 impl fmt::Debug for Service {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Service").finish_non_exhaustive() // the name is a secret's first half
+        f.debug_struct("Service").finish_non_exhaustive()
     }
 }
 
@@ -200,8 +200,9 @@ impl Service {
 
     /// Has kept memory looked at until it is drained.
     pub fn sweep(&self) {
-        if let Some(running) = self.running.lock().as_ref() {
-            running.shared.order(Order::Sweep);
+        match self.start(&mut self.running.lock()) {
+            Ok(running) => running.shared.order(Order::Sweep),
+            Err(error) => tracing::warn!(%error, "kept memory is freed by the next revocation only"),
         }
     }
 
@@ -271,9 +272,19 @@ const WAKE: u64 = 0;
 const LISTENER: u64 = 1;
 const FIRST: u64 = 2;
 
+/// A process that cannot be told from others: in a pid namespace that is not visible here, on kernels before 6.9.
+const UNKNOWN: u64 = 0;
+
 struct Watched {
     state: Arc<PeerState>,
     fds: Vec<Watch>,
+}
+
+/// The page of a connection that has ended with something in flight.
+struct Orphan {
+    page: Arc<ImporterPage>,
+    /// As [`Conn::peer`].
+    peer: u64,
 }
 
 /// The thread's own state.
@@ -285,7 +296,7 @@ struct Events {
     conns: HashMap<u64, Conn>,
     watched: HashMap<u64, Watched>,
     /// Pages of closed connections with something in flight: an importer that forked, say, or died inside.
-    orphans: Vec<Arc<ImporterPage>>,
+    orphans: Vec<Orphan>,
     sweeping: bool,
     /// Since when the listener is not looked at: there were no descriptors for new connections.
     paused: Option<Instant>,
@@ -351,7 +362,7 @@ impl Events {
             self.look_at_listener();
         }
         let exports = &self.exports;
-        self.orphans.retain(|page| !exports.remove_page(page));
+        self.orphans.retain(|orphan| !exports.remove_page(&orphan.page));
         let late = |conn: &Conn| !conn.proven && conn.since.elapsed() > PROOF_TIME;
         let late: Vec<u64> = self.conns.iter().filter(|(_, conn)| late(conn)).map(|(id, _)| *id).collect();
         for id in late {
@@ -410,11 +421,13 @@ impl Events {
             }
             Err(_) => return,
         };
-        // One that is gone already needs no answer.
-        let Ok(process) = Process::of_peer(socket.as_fd()) else { return };
-        let peer = process.inode().unwrap_or_else(|| u64::from(process.pid()));
-        drop(process);
-        if self.conns.values().filter(|conn| conn.peer == peer).count() >= MAX_PER_PROCESS {
+        let peer = match Process::of_peer(socket.as_fd()) {
+            Ok(process) => process.inode().unwrap_or_else(|| u64::from(process.pid())),
+            Err(_) => UNKNOWN,
+        };
+        let conns = self.conns.values().map(|conn| conn.peer);
+        let same = conns.chain(self.orphans.iter().map(|orphan| orphan.peer)).filter(|other| *other == peer);
+        if (peer != UNKNOWN && same.count() >= MAX_PER_PROCESS) || self.orphans.len() >= MAX_CONNECTIONS {
             return;
         }
         if self.conns.len() >= MAX_CONNECTIONS {
@@ -433,9 +446,18 @@ impl Events {
     }
 
     fn ready(&mut self, id: u64) {
-        if let Some(conn) = self.conns.get_mut(&id) {
-            if conn.step(&self.exports) == Next::Close {
-                self.close(id);
+        if self.conns.get(&id).is_some_and(|conn| conn.muted) {
+            self.close(id); // nothing else wakes us for it
+        } else if let Some(conn) = self.conns.get_mut(&id) {
+            match conn.step(&self.exports) {
+                Next::Keep => {}
+                Next::Close => self.close(id),
+                // Its end is still told: EPOLLHUP always is (epoll_ctl(2)).
+                Next::Mute => {
+                    conn.muted = true;
+                    let _ =
+                        epoll::modify(&self.epoll, conn.as_fd(), EventData::new_u64(id), EventFlags::RDHUP);
+                }
             }
         } else if let Some(watched) = self.watched.remove(&id) {
             tracing::debug!("an exporter is gone");
@@ -447,10 +469,12 @@ impl Events {
     fn close(&mut self, id: u64) {
         let Some(conn) = self.conns.remove(&id) else { return };
         let _ = epoll::delete(&self.epoll, conn.as_fd());
-        if let Some(page) = conn.into_page()
-            && !self.exports.remove_page(&page)
-        {
-            self.orphans.push(page);
+        let peer = conn.peer;
+        if let Some(page) = conn.into_page() {
+            page.close();
+            if !self.exports.remove_page(&page) {
+                self.orphans.push(Orphan { page, peer });
+            }
         }
     }
 }

@@ -68,7 +68,7 @@ fn an_access_in_flight_keeps_the_memory_and_the_line() {
     let gate = gate(&exports, export.claim());
     let inside = gate.enter().unwrap();
     let error = export.revoke().unwrap_err();
-    assert_eq!(error.importers, [std::process::id()]);
+    assert_eq!(error.importers(), [std::process::id()]);
     assert!(weak.upgrade().is_some() && exports.sweep());
     assert_eq!(exports.stats(), ExportStats { live: 0, kept_bytes: 4096 });
     assert!(matches!(gate.enter(), Err(AccessError::Stale { .. })));

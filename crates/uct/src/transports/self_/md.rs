@@ -3,15 +3,13 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use ucs::mem::SharedBytes;
-
 use super::mkey;
 use crate::api::{
     AllocError, AttachError, AttachRequest, Attached, Attachment, ComponentId, GlobalId, LinearCost, Md,
     MdAttr, MdFlags, MdParams, MemTypes, Memh, PackError, PackFlags, RegError,
 };
 use crate::export::{Claim, Export, ExportTable, Gate, Refusal};
-use crate::memory::{AccessError, LocalMem, Rights, StaleReason, check_range};
+use crate::memory::{AccessError, LocalMem, MappedView, Rights, StaleReason, check_range};
 
 /// The memory domain of `self`: its global id is the context's.
 #[derive(Debug)]
@@ -61,6 +59,9 @@ impl Md for SelfMd {
 
     fn attach(&self, request: &AttachRequest<'_>) -> Result<Attached, AttachError> {
         let key = mkey::Mkey::decode(request.mkey).ok_or(AttachError::Malformed("not a key of self"))?;
+        if request.context_uuid != *self.exports.uuid() {
+            return Err(AttachError::Mismatch);
+        }
         let claim = Claim {
             slot: key.slot,
             id: request.id,
@@ -156,7 +157,7 @@ impl Attachment for SelfAttachment {
         self.gate.check()
     }
 
-    fn mapped(&self) -> Option<&SharedBytes> {
+    fn view(&self) -> Option<MappedView<'_>> {
         None
     }
 }

@@ -3,14 +3,14 @@
 //! Whoever has these rights could read all of the exporter's memory anyway; the token is compared all the same, against the
 //! exporter's vault, so that a wrong handle is told.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::fs::{Mode, OFlags, fstat, open};
+use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use rustix::io::Errno;
 use rustix::process::Pid;
 use ucs::mem::{Access, Mapping, MemError, Memfd};
-use ucs::sync::Ordering;
+use ucs::sync::{Ordering, fence};
 
 use super::Methods;
 use super::mkey::Mkey;
@@ -41,6 +41,9 @@ pub(super) fn connect(
     let table = Memfd::map_foreign(table.as_fd(), wire::TABLE_LEN, Access::Read).map_err(unsafe_memory)?;
     let vault =
         Memfd::map_foreign(vault.as_fd(), wire::VAULT_LEN, Access::ReadWrite).map_err(unsafe_memory)?;
+    if wire::epoch_now(table.bytes(), 0) != Some(wire::TABLE_MAGIC) {
+        return Err(AttachError::Malformed("its table is no export table"));
+    }
     let slots = SlotSet::claim_in_vault(vault, me).ok_or(AttachError::Unreachable {
         reason: "all in-flight slots the exporter shares out are taken".to_owned(),
         remedy: "have fewer importers that do not use the service socket",
@@ -78,28 +81,42 @@ fn denied(call: &str, errno: Errno) -> AttachError {
 }
 
 /// The descriptor that the exporter numbers `fd`, if it is still the file with `inode`.
+///
+/// The number comes from a handle. So what it names is looked at before it is opened: opening a device or a pipe could do harm.
 fn take(method: Methods, process: &Process, (fd, inode): (u32, u64)) -> Result<OwnedFd, AttachError> {
-    let taken = if method == Methods::PROC {
+    let (call, taken) = if method == Methods::PROC {
         let path = format!("/proc/{}/fd/{fd}", process.pid());
-        ("open(/proc/PID/fd)", open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()))
+        ("open(/proc/PID/fd)", open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()))
     } else {
         ("pidfd_getfd", process.fetch(fd))
     };
-    let closed = AttachError::Stale("the exporter has closed the memory");
-    let taken = match taken {
-        (_, Ok(taken)) => taken,
-        (_, Err(Errno::NOENT | Errno::BADF | Errno::NXIO)) => return Err(closed),
-        (_, Err(Errno::SRCH)) => return Err(GONE),
-        (call, Err(errno @ (Errno::MFILE | Errno::NFILE))) => return Err(MemError::of(call, errno, 0).into()),
-        (call, Err(errno)) => return Err(denied(call, errno)),
-    };
+    let taken = taken.map_err(|errno| failed(call, errno))?;
     // The path names a pid: it meant the exporter only if that still lives.
     if process.is_dead() {
         return Err(GONE);
     }
-    match fstat(&taken) {
-        Ok(stat) if stat.st_ino == inode => Ok(taken),
-        _ => Err(closed),
+    let same = fstat(&taken).is_ok_and(|stat| {
+        stat.st_ino == inode && FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+    });
+    if !same || !Memfd::may_be(taken.as_fd()) {
+        return Err(CLOSED);
+    }
+    if method != Methods::PROC {
+        return Ok(taken);
+    }
+    let path = format!("/proc/self/fd/{}", taken.as_raw_fd());
+    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+    open(path, flags, Mode::empty()).map_err(|errno| failed(call, errno))
+}
+
+const CLOSED: AttachError = AttachError::Stale("the exporter has closed the memory");
+
+fn failed(call: &'static str, errno: Errno) -> AttachError {
+    match errno {
+        Errno::NOENT | Errno::BADF | Errno::NXIO => CLOSED,
+        Errno::SRCH => GONE,
+        Errno::MFILE | Errno::NFILE => MemError::of(call, errno, 0).into(),
+        errno => denied(call, errno),
     }
 }
 
@@ -119,11 +136,12 @@ impl Direct {
     /// Compares the claim with the exporter's books, and takes the region's descriptor.
     pub(super) fn region(&self, key: &Mkey, claim: &Claim, table: &Mapping) -> Result<Region, AttachError> {
         let stale = AttachError::Stale("the export was revoked or dropped");
-        let epoch = wire::epoch(table.bytes(), claim.slot).ok_or(stale.clone())?;
-        let alive = || epoch.load(Ordering::Acquire) == claim.epoch;
-        let line = wire::read_line(table.bytes(), claim.slot).filter(|line| line.id == claim.id && alive());
-        let line = line.ok_or(stale.clone())?;
+        // The epoch is looked at before and after: what was read in between then belongs to it.
+        let alive = || wire::epoch_now(table.bytes(), claim.slot) == Some(claim.epoch);
+        let line = if alive() { wire::read_line(table.bytes(), claim.slot) } else { None };
+        let line = line.filter(|line| line.id == claim.id).ok_or(stale.clone())?;
         let token = wire::read_token(self.slots.page().bytes(), claim.slot).map(Token::from_bytes);
+        fence(Ordering::Acquire);
         if !alive() {
             return Err(stale);
         }

@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use ucs::mem::{Access, Mapping, MemError, Memfd, SharedBytes};
+use ucs::mem::{Access, Mapping, MemError, Memfd};
 
 use super::mkey::{self, Mkey};
 use super::peer::{Peer, Peers, unsafe_memory};
@@ -13,7 +13,7 @@ use crate::api::{
 };
 use crate::export::table::number;
 use crate::export::{Export, ExportTable, Gate};
-use crate::memory::{AccessError, LocalMem, Rights, StaleReason, check_range};
+use crate::memory::{AccessError, LocalMem, MappedView, Rights, StaleReason, check_range};
 use crate::process::Identity;
 use crate::service::Service;
 
@@ -182,7 +182,7 @@ impl Attachment for ShmAttachment {
         self.gate.check()
     }
 
-    fn mapped(&self) -> Option<&SharedBytes> {
-        Some(self.map.bytes())
+    fn view(&self) -> Option<MappedView<'_>> {
+        self.gate.is_mine().then(|| MappedView::new(self.map.bytes(), self.rights))
     }
 }

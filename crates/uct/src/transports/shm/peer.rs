@@ -13,10 +13,10 @@ use super::mkey::Mkey;
 use super::{METHOD_NAMES, Methods};
 use crate::api::{AttachError, AttachRequest, MdParams};
 use crate::export::gate::SlotSet;
+use crate::export::table::FileNumbers;
 use crate::export::{Claim, PeerState, wire};
 use crate::memory::Rights;
 use crate::process::{Identity, Process, Recognition};
-use crate::service::client::Deadline;
 use crate::service::server::{Watch, Watching};
 use crate::service::{ConnectError, Connection, Service};
 
@@ -53,11 +53,21 @@ pub(super) struct Region {
     pub(super) rights: Rights,
 }
 
-/// The exporters this context has imported from, by context uuid.
+/// The exporters this context has imported from.
 #[derive(Debug)]
 pub(super) struct Peers {
-    known: Mutex<HashMap<[u8; 16], Entry>>,
+    known: Mutex<HashMap<Exporter, Entry>>,
     me: Identity,
+}
+
+/// All by which a handle names its exporter. Two handles are asked for on one connection only if all of it is equal: a handle
+/// that borrows another context's uuid must not be sent the tokens of that one's handles.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Exporter {
+    context_uuid: [u8; 16],
+    process: Identity,
+    files: FileNumbers,
+    service: Vec<u8>,
 }
 
 /// Held locked while a connection is made, so that many threads make one.
@@ -75,21 +85,24 @@ impl Peers {
         request: &AttachRequest<'_>,
         params: &MdParams,
     ) -> Result<(Arc<Peer>, Region, String), AttachError> {
+        let exporter = Exporter {
+            context_uuid: request.context_uuid,
+            process: key.exporter,
+            files: key.files,
+            service: key.service.clone(),
+        };
         let entry = {
             let mut known = self.known.lock();
-            known.retain(|uuid, entry| {
-                *uuid == request.context_uuid
-                    || Arc::strong_count(entry) > 1
-                    || entry.lock().strong_count() > 0
-            });
-            Arc::clone(known.entry(request.context_uuid).or_default())
+            known.retain(|_, entry| Arc::strong_count(entry) > 1 || entry.lock().strong_count() > 0);
+            Arc::clone(known.entry(exporter).or_default())
         };
-        let mut entry =
-            entry.try_lock_for(params.import_timeout).ok_or_else(|| AttachError::Unreachable {
-                reason: "another import from this exporter has been waiting for its answer all the time"
-                    .to_owned(),
-                remedy: "see whether the exporter is stopped, or raise UCX_IMPORT_TIMEOUT",
-            })?;
+        let deadline = &request.deadline;
+        let locked = entry.try_lock_for(deadline.left().unwrap_or_default());
+        let mut entry = locked.ok_or_else(|| AttachError::Unreachable {
+            reason: "another import from this exporter has been waiting for its answer all the time"
+                .to_owned(),
+            remedy: "see whether the exporter is stopped, or raise UCX_IMPORT_TIMEOUT",
+        })?;
         let claim = Claim {
             slot: key.slot,
             id: request.id,
@@ -98,14 +111,18 @@ impl Peers {
             length: request.length,
             token: key.token,
         };
-        let deadline = Deadline::after(params.import_timeout);
         if let Some(peer) = entry.upgrade()
             && !peer.state.is_gone()
-            && let Some((region, how)) = peer.region(key, &claim, request, &deadline).transpose()?
+            && let Some(answer) = peer.region(key, &claim, request)
         {
-            return Ok((peer, region, how));
+            match answer {
+                Ok((region, how)) => return Ok((peer, region, how)),
+                // It does not answer: there may be other ways.
+                Err(AttachError::Unreachable { .. }) => {}
+                Err(error) => return Err(error),
+            }
         }
-        let (reached, region, how) = self.connect(key, &claim, request, params, &deadline)?;
+        let (reached, region, how) = self.connect(key, &claim, request, params)?;
         let peer = Arc::new(reached.watched(&params.service)?);
         *entry = Arc::downgrade(&peer);
         Ok((peer, region, how))
@@ -118,7 +135,6 @@ impl Peers {
         claim: &Claim,
         request: &AttachRequest<'_>,
         params: &MdParams,
-        deadline: &Deadline,
     ) -> Result<(Reached, Region, String), AttachError> {
         let mut reasons = Vec::new();
         let mut remedy = "allow a way to attach in UCX_SHM_ATTACH";
@@ -127,7 +143,7 @@ impl Peers {
                 continue;
             }
             let attempt = if *method == Methods::SOCKET {
-                self.by_socket(key, claim, request, deadline)
+                self.by_socket(key, claim, request)
             } else {
                 direct::connect(*method, key, claim, &self.me)
             };
@@ -151,8 +167,8 @@ impl Peers {
         key: &Mkey,
         claim: &Claim,
         request: &AttachRequest<'_>,
-        deadline: &Deadline,
     ) -> Result<(Reached, Region, String), AttachError> {
+        let deadline = &request.deadline;
         let mut connection = match Connection::open(&key.service, deadline) {
             Ok(connection) => connection,
             Err(ConnectError::Refused) => return Err(self.refused(key)),
@@ -239,7 +255,6 @@ impl Peer {
         key: &Mkey,
         claim: &Claim,
         request: &AttachRequest<'_>,
-        deadline: &Deadline,
     ) -> Option<Result<(Region, String), AttachError>> {
         match &self.channel {
             Channel::Direct(direct) => {
@@ -248,7 +263,7 @@ impl Peer {
             }
             Channel::Socket(connection) => {
                 let mut connection = connection.lock();
-                let answer = connection.as_mut()?.ask(wire_request(claim, request, false), deadline);
+                let answer = connection.as_mut()?.ask(wire_request(claim, request, false), &request.deadline);
                 match answer {
                     Ok(granted) => {
                         let region = Region { fd: granted.region, rights: granted.rights };
