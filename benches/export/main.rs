@@ -31,6 +31,7 @@ What exported memory costs, each operation beside a reference that runs by turns
   --json                     JSON instead of a table
   --samples N                measurements of each side (101)
   --sample-us N              microseconds of one measurement (50), in which an operation runs as often as it fits
+  --pin                      this process on its first processor, the one beside it on its last
   --instructions             counts instructions of one call by valgrind, and compares with the baseline
   --instructions --write     writes the baseline anew
   --count-instructions OP N  only runs OP N times, for a tool to count; without OP, lists them
@@ -58,7 +59,12 @@ fn main() -> ExitCode {
     }
 }
 
-fn measure(words: Vec<String>) -> Result<(), String> {
+fn measure(mut words: Vec<String>) -> Result<(), String> {
+    let all = words.len();
+    words.retain(|word| word != "--pin");
+    if words.len() < all {
+        roles::pin()?;
+    }
     let options = Options::parse(words)?;
     let json = options.json;
     let mut rows = rows::Rows::new(options);

@@ -2,7 +2,9 @@
 
 use std::io::{Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::OnceLock;
 
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use ucp::{Context, Features, MemMap, PackedMemh, read_handle};
 
 use crate::bare;
@@ -11,11 +13,42 @@ use crate::rows::context;
 /// The first argument of a process beside the benchmark.
 pub(crate) const FLAG: &str = "--role";
 
+/// Before the processor a role keeps to.
+const CPU: &str = "cpu=";
+
 /// Bytes of the region for accesses.
 pub(crate) const LARGEST: usize = 16 << 20;
 
+/// The processor for the process beside the benchmark; unset: any.
+static BESIDE: OnceLock<usize> = OnceLock::new();
+
+/// Keeps this process to the first processor it may use, and the one beside it to the last.
+pub(crate) fn pin() -> Result<(), String> {
+    let allowed = sched_getaffinity(None).map_err(|error| format!("sched_getaffinity: {error}"))?;
+    let mut usable = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
+    let (Some(first), Some(last)) = (usable.next(), usable.next_back()) else {
+        return Err("--pin needs two processors".to_owned());
+    };
+    let _ = BESIDE.set(last);
+    keep_to(first)
+}
+
+fn keep_to(cpu: usize) -> Result<(), String> {
+    let mut one = CpuSet::new();
+    one.set(cpu);
+    sched_setaffinity(None, &one).map_err(|error| format!("sched_setaffinity: {error}"))
+}
+
 /// Runs a role: until its stdin ends, which it does with the benchmark.
 pub(crate) fn run(words: &[String]) -> Result<(), String> {
+    // What came with the process is the benchmark's one processor.
+    let words = match words {
+        [cpu, rest @ ..] if cpu.starts_with(CPU) => {
+            keep_to(cpu[CPU.len()..].parse().map_err(|_| "which processor?")?)?;
+            rest
+        }
+        words => words,
+    };
     match words {
         [role] if role == "exporter" => exporter(),
         [role, count] if role == "importers" => importers(count.parse().map_err(|_| "how many?")?),
@@ -82,7 +115,8 @@ struct Beside {
 impl Beside {
     fn start(words: &[&str]) -> Self {
         let mut command = Command::new(std::env::current_exe().expect("this executable"));
-        command.arg(FLAG).args(words).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.arg(FLAG).args(BESIDE.get().map(|cpu| format!("{CPU}{cpu}")));
+        command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("this executable, again");
         let (to, from) = (child.stdin.take(), child.stdout.take().expect("piped"));
         Self { child, to, from }
