@@ -95,7 +95,7 @@ impl Role for Host {
             Command::Map { slot, size, read_only } => self.map(slot, size, read_only),
             Command::Pack { slot, region } => self.pack(slot, region),
             Command::Revoke { slot } => self.revoke(slot),
-            Command::Answer { region, rounds } => bell::answer(self.region(region)?, rounds).map_err(fault),
+            Command::Answer { region } => bell::answer(self.region(region)?).map_err(fault),
             Command::MeasureOwn { slot } => self.measure_own(slot),
             Command::Fill { slot, seed } => role::fill(self.region(slot)?, seed),
             Command::Sum { slot } => role::sum(self.region(slot)?),

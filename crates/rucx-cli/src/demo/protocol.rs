@@ -83,13 +83,13 @@ messages! {
         2 Pack { slot: u8, region: u8 },
         /// HOST: revoke an export.
         3 Revoke { slot: u8 },
-        /// HOST: answer so many rings of the doorbell.
-        4 Answer { region: u8, rounds: u64 },
+        /// HOST: answer rings of the doorbell, until the last.
+        4 Answer { region: u8 },
         /// HOST: import an export of its own, and time it.
         5 MeasureOwn { slot: u8 },
         /// DPU: import a handle.
         6 Import { slot: u8, handle: Secret },
-        /// DPU: ring the doorbell so many times.
+        /// DPU: ring the doorbell, so many times at most.
         7 Ring { slot: u8, rounds: u64 },
         /// DPU: time an import.
         8 Measure { slot: u8 },

@@ -28,9 +28,10 @@ pub fn ten_thousand_exports() {
     dpu.read(0, 8).err(Status::Stale);
 }
 
-/// In this process: as many regions as its descriptors allow, all exported, all imported by another context.
+/// As many regions as a process's descriptors allow, all exported, all imported by another context. In a network namespace of its
+/// own, where it sees no sockets but its own.
 pub fn regions_until_the_limit() {
-    let mut child = Role::new("many::leaves_nothing_behind").arg("regions").start();
+    let mut child = Role::new("many::leaves_nothing_behind").arg("regions").in_new_netns().start();
     assert_eq!(child.recv(), b"done");
     child.expect_exit(0);
 }
@@ -164,7 +165,7 @@ pub fn leaves_nothing_behind() {
 }
 
 pub fn nothing_is_left_behind() {
-    let mut child = Role::new("many::leaves_nothing_behind").start();
+    let mut child = Role::new("many::leaves_nothing_behind").in_new_netns().start();
     assert_eq!(child.recv(), b"done");
     child.expect_exit(0);
     // Nor by a host that is killed.

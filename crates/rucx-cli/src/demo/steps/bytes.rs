@@ -43,16 +43,16 @@ fn doorbell(stage: &mut Stage) -> Result<(), Failure> {
         let clear = Command::Store { slot: MAIN, offset, value: 0 };
         take_apart!(stage, Host: stage.host(&clear)? => Done {});
     }
-    stage.roles.tell(Who::Host, &Command::Answer { region: MAIN, rounds: ROUNDS })?;
+    stage.roles.tell(Who::Host, &Command::Answer { region: MAIN })?;
     let rung = stage.dpu(&Command::Ring { slot: MAIN, rounds: ROUNDS })?;
     let answered = stage.roles.wait(Who::Host)?;
     take_apart!(stage, Dpu: rung => Rang { right, wrong, median_ps });
     let (answers, wrong_answers) = (right, wrong);
     take_apart!(stage, Host: answered => Rang { right, wrong });
     let (rings, wrong_rings) = (right, wrong);
-    stage.say(Who::Dpu, &format!("rang a doorbell {ROUNDS} times: stores a word, awaits the HOST's"))?;
+    stage.say(Who::Dpu, &format!("rang a doorbell {answers} times: stores a word, awaits the HOST's"))?;
     stage.ui.note(&format!("median round trip {}", units::time(median_ps)))?;
-    let held = rings == ROUNDS && answers == ROUNDS && wrong_rings + wrong_answers == 0;
+    let held = rings > 0 && rings == answers && wrong_rings + wrong_answers == 0;
     stage.check(
         held,
         &format!("{rings} rings and {answers} answers arrived, {} wrong", wrong_rings + wrong_answers),
