@@ -1,0 +1,29 @@
+//! Raw memory, and other memory at the same address.
+//!
+//! # Safety
+//! Both name mappings whose bytes are never borrowed: [`Mapping`] and [`LocalMem`] access them as shared bytes only.
+
+#![allow(unsafe_code)]
+
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+use ucs::mem::Mapping;
+use uct::memory::{LocalMem, RawMem};
+
+/// Names all of `map`.
+pub(crate) fn raw(map: &Mapping) -> RawMem {
+    // SAFETY: no reference to bytes of a Mapping exists, ever, and nothing breaks when these change.
+    unsafe { RawMem::new(map.bytes().as_ptr(), map.bytes().len()) }
+}
+
+/// Puts new, zeroed memory at the address of `mem`, whose length is a multiple of the page size.
+pub(crate) fn replace(mem: &LocalMem) {
+    let (address, len) = (usize::try_from(mem.address()).unwrap(), mem.len());
+    let page = ucs::mem::page::page_size();
+    assert!(address.is_multiple_of(page) && len.is_multiple_of(page) && len > 0, "whole pages");
+    let at = std::ptr::with_exposed_provenance_mut(address);
+    let flags = MapFlags::PRIVATE | MapFlags::FIXED;
+    // SAFETY: the range is exactly one mapping, which `mem` (or what it names) has, and unmaps by address when it is dropped: it
+    // then unmaps the new one. Its bytes are never borrowed (module rule), and stay readable and writable.
+    let put = unsafe { mmap_anonymous(at, len, ProtFlags::READ | ProtFlags::WRITE, flags) };
+    assert_eq!(put.unwrap().addr(), address);
+}
