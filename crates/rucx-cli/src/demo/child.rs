@@ -39,6 +39,9 @@ pub(crate) enum Failure {
 /// How long a role may need to end after it has closed its pipe.
 const LAST_BREATH: Duration = Duration::from_secs(2);
 
+/// How long a role may be dying before that can be seen: its files are closed first.
+const LAST_SIGN: Duration = Duration::from_millis(200);
+
 enum Event {
     Report(Report),
     Closed,
@@ -101,13 +104,7 @@ impl Roles {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.events.recv_timeout(left) {
-                Ok((from, Event::Report(report))) if from == who => {
-                    // An error may come of the other role's death, which then is what there is to tell.
-                    if matches!(report, Report::Failed { .. } | Report::Refused { .. }) {
-                        self.all_alive()?;
-                    }
-                    return Ok(report);
-                }
+                Ok((from, Event::Report(report))) if from == who => return Ok(report),
                 Ok((from, Event::Report(report))) => self.early.push_back((from, report)),
                 Ok((from, Event::Closed)) => {
                     if !self.child(from).is_killed {
@@ -137,7 +134,10 @@ impl Roles {
     }
 
     /// A report that is not the one expected.
-    pub(crate) fn unexpected(&self, who: Who, report: Report) -> Failure {
+    pub(crate) fn unexpected(&mut self, who: Who, report: Report) -> Failure {
+        if let Err(failure) = self.all_alive() {
+            return failure;
+        }
         let during = self.during.clone();
         match report {
             Report::Failed { fault } | Report::Refused { fault, .. } => {
@@ -166,12 +166,21 @@ impl Roles {
         }
     }
 
-    fn all_alive(&mut self) -> Result<(), Failure> {
-        for who in [Who::Host, Who::Dpu] {
-            let child = self.child(who);
-            if !child.is_killed && matches!(child.process.try_wait(), Ok(Some(_))) {
-                return Err(self.ended(who));
+    /// Asked when something is not as it should be: that may come of a role's death, which then is what there is to tell.
+    /// Takes [`LAST_SIGN`] when all is well.
+    ///
+    /// # Errors
+    /// A role has ended.
+    pub(crate) fn all_alive(&mut self) -> Result<(), Failure> {
+        let deadline = Instant::now() + LAST_SIGN;
+        while Instant::now() < deadline {
+            for who in [Who::Host, Who::Dpu] {
+                let child = self.child(who);
+                if !child.is_killed && matches!(child.process.try_wait(), Ok(Some(_))) {
+                    return Err(self.ended(who));
+                }
             }
+            thread::sleep(Duration::from_millis(5));
         }
         Ok(())
     }

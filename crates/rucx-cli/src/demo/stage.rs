@@ -53,6 +53,7 @@ impl<'a> Stage<'a> {
         if held {
             self.held += 1;
         } else {
+            self.roles.all_alive()?;
             self.failed.push(format!("{text} (part {})", self.part));
         }
         Ok(self.ui.check(held, text)?)

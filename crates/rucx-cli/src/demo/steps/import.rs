@@ -14,6 +14,7 @@ pub(crate) fn play(stage: &mut Stage, exported: &Exported) -> Result<bool, Failu
     let handle = exported.handle.clone();
     let report = stage.dpu(&Command::Import { slot: MAIN, handle })?;
     if let Report::Failed { fault } = &report {
+        stage.roles.all_alive()?;
         stage.say(Who::Dpu, &format!("cannot import the handle: {}", fault.status))?;
         stage.said(&fault.said)?;
         stage.ui.note(&fault.error)?;
