@@ -10,5 +10,5 @@ pub const TLS: Var<AllowList> =
 pub const MAX_IMPORTS: Var<usize> =
     Var::new("UCX_MAX_IMPORTS", "65536", "How many imported regions of a context may be alive at once");
 
-/// All variables of this crate; [`uct::config::VARS`] has those of the transports.
+/// All variables of this crate; [`uct::config::VARS`] and [`uct::api::Component::vars`] have those of the transports.
 pub const VARS: &[&dyn AnyVar] = &[&TLS, &MAX_IMPORTS];

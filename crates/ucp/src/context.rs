@@ -10,7 +10,7 @@ use ucs::config::{Config, ConfigBuilder, ConfigError, Env, UnknownNames};
 use ucs::fork::{self, Generation};
 use ucs::mem::MemError;
 use uct::LocalMem;
-use uct::api::{AllocError, Component, Md, MdFlags, OpenError};
+use uct::api::{AllocError, Component, Md, MdFlags, MdParams, OpenError};
 use uct::export::{ExportError, ExportTable};
 use uct::memory::{PrivateMem, Rights};
 use uct::service::Service;
@@ -121,14 +121,16 @@ impl ContextBuilder {
         let components = uct::transports::components();
         let mut known: Vec<&str> = components.iter().map(|component| component.name()).collect();
         known.extend(uct::transports::NOT_HERE);
-        let unknown = |(variable, error)| InitError::UnknownNames { variable, error };
-        let allowed = config
-            .get(&TLS)
-            .resolve(&known, uct::transports::ALIASES)
-            .map_err(|error| unknown((TLS.name(), error)))?;
+        let unknown = |variable, error| InitError::UnknownNames { variable, error };
+        let allowed = config.get(&TLS).resolve(&known, uct::transports::ALIASES).map_err(|mut error| {
+            // What others have is accepted, and nothing to advise.
+            error.known.retain(|name| !uct::transports::NOT_HERE.contains(&name.as_str()));
+            unknown(TLS.name(), error)
+        })?;
         let exports = Arc::new(ExportTable::new(config.get(&uct::config::REVOKE_TIMEOUT))?);
         let service = Arc::new(Service::new(Arc::clone(&exports)));
-        let params = uct::config::md_params(&config, &exports, &service).map_err(unknown)?;
+        let params =
+            MdParams { exports: Arc::clone(&exports), service: Arc::clone(&service), config: config.clone() };
         let mut mds = Vec::new();
         let mut left_out = MdResults::default();
         for component in components {
@@ -139,6 +141,7 @@ impl ContextBuilder {
             for resource in component.query_mds() {
                 match component.open_md(&resource, &params) {
                     Ok(md) => mds.push(OpenMd { component: *component, md }),
+                    Err(OpenError::UnknownNames { variable, error }) => return Err(unknown(variable, error)),
                     Err(error) => left_out.push(component.id(), Err(describe(&error))),
                 }
             }
@@ -238,6 +241,8 @@ impl Context {
     /// Begins to make a context.
     pub fn builder() -> ContextBuilder {
         let config = Config::builder(VARS).vars(uct::config::VARS);
+        let components = uct::transports::components().iter();
+        let config = components.fold(config, |config, component| config.vars(component.vars()));
         ContextBuilder { features: Features::default(), config }
     }
 

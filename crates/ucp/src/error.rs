@@ -4,7 +4,7 @@ use ucs::Status;
 use uct::export::NotRevoked;
 use uct::memory::AccessError;
 
-use crate::{ImportError, InitError, MapError, PackError};
+use crate::{ImportError, InitError, MapError, MdResults, PackError};
 
 /// Any error of this crate: for programs that pass errors on.
 #[derive(Debug, thiserror::Error)]
@@ -40,6 +40,18 @@ impl Error {
             Self::Import(error) => error.status(),
             Self::Access(error) => error.status(),
             Self::NotRevoked(error) => error.status(),
+        }
+    }
+
+    /// What each transport said, where transports were asked.
+    #[must_use]
+    pub fn md_results(&self) -> Option<&MdResults> {
+        match self {
+            Self::Init(InitError::NoTransports { reasons: results })
+            | Self::Map(MapError::NotExportable { results })
+            | Self::Pack(PackError::NotExportable { results }) => Some(results),
+            Self::Import(error) => error.md_results(),
+            _ => None,
         }
     }
 

@@ -40,10 +40,12 @@ pub trait Word {
 }
 
 impl Word for Word64 {
+    #[inline]
     fn load(&self, order: Ordering) -> u64 {
         Self::load(self, order)
     }
 
+    #[inline]
     fn store(&self, value: u64, order: Ordering) {
         Self::store(self, value, order);
     }
@@ -61,10 +63,12 @@ impl Word for Word64 {
 
 #[cfg(loom)]
 impl Word for AtomicU64 {
+    #[inline]
     fn load(&self, order: Ordering) -> u64 {
         Self::load(self, order)
     }
 
+    #[inline]
     fn store(&self, value: u64, order: Ordering) {
         Self::store(self, value, order);
     }

@@ -5,14 +5,15 @@ use std::io::{self, Read};
 use std::sync::{Arc, Weak};
 
 use ucs::Status;
-use uct::api::{ComponentId, PackFlags};
+use uct::api::{ComponentId, MdAttr, PackFlags};
 use uct::export::{Export, ExportError, NotRevoked};
 use zeroize::Zeroizing;
 
+use super::map::Registration;
 use super::{MdResults, Region};
 use crate::Features;
 use crate::context::ContextInner;
-use crate::wire::handle::{self, Entry, Handle};
+use crate::wire::handle::{self, EncodeError, Handle, Head, Outline};
 
 /// A region could not be exported.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -79,6 +80,13 @@ impl PackError {
     }
 }
 
+fn failed(error: EncodeError<PackError>) -> PackError {
+    match error {
+        EncodeError::Mkey(error) => error,
+        _ => PackError::TooLong,
+    }
+}
+
 /// The handle of an export: bytes for another process, and the means to revoke it. Send + Sync.
 ///
 /// **The bytes are a secret**: who has them may do with the region what its rights allow, until it is revoked. Send them through
@@ -90,7 +98,6 @@ pub struct PackedMemh {
     /// `None` for a region without bytes: there is nothing to revoke.
     export: Option<Arc<Export>>,
     ctx: Weak<ContextInner>,
-    results: MdResults,
 }
 
 impl PackedMemh {
@@ -102,60 +109,51 @@ impl PackedMemh {
         if !ctx.has(Features::EXPORTED_MEMH) {
             return Err(PackError::FeatureMissing);
         }
-        let mut content = Handle {
+        let mut head = Head {
             address: region.address(),
             length: region.len() as u64,
             context_uuid: *ctx.exports.uuid(),
             registration_id: 0,
             epoch: 0,
-            entries: Vec::with_capacity(region.registrations.len()),
         };
         if region.is_empty() {
-            let bytes = Zeroizing::new(content.encode().map_err(|_| PackError::TooLong)?);
-            return Ok(Self { bytes, export: None, ctx: Arc::downgrade(ctx), results: MdResults::default() });
+            let bytes = handle::encode(&head, &[], |_, _| Ok(())).map_err(failed)?;
+            return Ok(Self { bytes: Zeroizing::new(bytes), export: None, ctx: Arc::downgrade(ctx) });
         }
         if region.registrations.is_empty() {
             return Err(PackError::NotExportable { results: region.md_results().clone() });
         }
         let export = ctx.exports.publish(&region.mem)?;
-        content.registration_id = export.claim().id;
-        content.epoch = export.claim().epoch;
-        let mut results = MdResults::default();
-        let packed = Self::pack_entries(region, &export, &mut results).and_then(|entries| {
-            content.entries = entries;
-            content.encode().map_err(|_| PackError::TooLong)
-        });
-        let bytes = match packed {
-            Ok(bytes) => Zeroizing::new(bytes),
-            Err(error) => {
-                let _ = export.revoke();
-                return Err(error);
-            }
-        };
+        head.registration_id = export.claim().id;
+        head.epoch = export.claim().epoch;
+        let bytes = Self::pack_entries(region, &export, &head).inspect_err(|_| {
+            let _ = export.revoke();
+        })?;
         let export = Arc::new(export);
         region.exports.lock().add(&export);
-        Ok(Self { bytes, export: Some(export), ctx: Arc::downgrade(ctx), results })
+        Ok(Self { bytes: Zeroizing::new(bytes), export: Some(export), ctx: Arc::downgrade(ctx) })
     }
 
-    fn pack_entries(
-        region: &Region,
-        export: &Export,
-        results: &mut MdResults,
-    ) -> Result<Vec<Entry>, PackError> {
-        let mut entries = Vec::with_capacity(region.registrations.len());
+    fn pack_entries(region: &Region, export: &Export, head: &Head) -> Result<Vec<u8>, PackError> {
+        let attr = |registration: &Registration| region.ctx.mds[registration.md].md.attr();
+        let mut outlines = Vec::with_capacity(region.registrations.len());
         for registration in &region.registrations {
-            let attr = region.ctx.mds[registration.md].md.attr();
-            let component = attr.component;
-            let failed = |error| PackError::Md { component, error };
-            let size = registration.memh.packed_size(PackFlags::EXPORT).map_err(failed)?;
-            let mut mkey = vec![0; size];
-            registration.memh.pack(export, PackFlags::EXPORT, &mut mkey).map_err(failed)?;
-            results.push(component, Ok(format!("a key of {size} bytes")));
-            let global_id = attr.global_id.as_bytes().to_vec();
-            entries.push(Entry { component: component.0, mandatory: false, global_id, mkey });
+            let MdAttr { component, global_id, .. } = attr(registration);
+            let size = registration.memh.packed_size(PackFlags::EXPORT);
+            outlines.push(Outline {
+                component: component.0,
+                mandatory: false,
+                global_id: global_id.as_bytes(),
+                mkey_len: size.map_err(|error| PackError::Md { component: *component, error })?,
+            });
         }
-        entries.sort_by(|a, b| (a.component, &a.global_id).cmp(&(b.component, &b.global_id)));
-        Ok(entries)
+        let write = |index: usize, out: &mut [u8]| {
+            let registration = &region.registrations[index];
+            let component = attr(registration).component;
+            let packed = registration.memh.pack(export, PackFlags::EXPORT, out);
+            packed.map_err(|error| PackError::Md { component, error })
+        };
+        handle::encode(head, &outlines, write).map_err(failed)
     }
 
     /// The handle's bytes: a secret.
@@ -166,8 +164,14 @@ impl PackedMemh {
 
     /// What each transport packed.
     #[must_use]
-    pub fn md_results(&self) -> &MdResults {
-        &self.results
+    pub fn md_results(&self) -> MdResults {
+        let mut results = MdResults::default();
+        for entry in Handle::decode(&self.bytes, |_| true).map(|content| content.entries).unwrap_or_default()
+        {
+            let size = entry.mkey.len();
+            results.push(ComponentId(entry.component), Ok(format!("a key of {size} bytes")));
+        }
+        results
     }
 
     /// Ends the export, for ever: the handle is `Stale` from here on. When this answers `Ok`, no access through `read` and

@@ -133,6 +133,21 @@ impl ImportError {
     }
 }
 
+impl ImportError {
+    /// What each transport said, where transports were asked.
+    #[must_use]
+    pub fn md_results(&self) -> Option<&MdResults> {
+        match self {
+            Self::Forged { results }
+            | Self::AccessDenied { results }
+            | Self::Stale { results }
+            | Self::Unreachable { results, .. }
+            | Self::Mem { results, .. } => Some(results),
+            _ => None,
+        }
+    }
+}
+
 /// An attachment, shared by all imports of the same handle.
 pub(crate) struct Imported {
     ctx: Arc<ContextInner>,
@@ -373,7 +388,7 @@ fn attach(ctx: &ContextInner, content: &Handle, deadline: Deadline) -> Result<At
     }
     match found {
         Some((memory, component, _)) => Ok((memory, component, results)),
-        None => Err(verdict(content, failures, results)),
+        None => Err(verdict(ctx, content, failures, results)),
     }
 }
 
@@ -423,7 +438,12 @@ fn attach_by(
 }
 
 /// The one error for what the memory domains said: access denied before a forged handle, a limit here, stale, unreachable.
-fn verdict(content: &Handle, failures: Vec<AttachError>, results: MdResults) -> ImportError {
+fn verdict(
+    ctx: &ContextInner,
+    content: &Handle,
+    failures: Vec<AttachError>,
+    results: MdResults,
+) -> ImportError {
     let mut advice = None;
     let mut worst = None;
     for error in failures {
@@ -452,10 +472,15 @@ fn verdict(content: &Handle, failures: Vec<AttachError>, results: MdResults) -> 
                 })
             };
             let offered: Vec<Offer> = content.entries.iter().filter_map(offer).collect();
-            let advice = advice.unwrap_or(if offered.len() < 2 {
-                "only memory of MemMap::allocate can be reached from another process: see Region::md_results of the exporter"
+            let has = |offer: &Offer| ctx.mds.iter().any(|open| open.md.attr().component == offer.component);
+            let own = |offer: &Offer| offer.global_id.as_bytes() == content.context_uuid;
+            let advice = advice.unwrap_or(if offered.iter().all(own) {
+                "it is reached within its own context only: export memory of MemMap::allocate, and allow the exporter \
+                 more transports in UCX_TLS"
+            } else if !offered.iter().any(|offer| has(offer) && !own(offer)) {
+                "allow one of the transports that the exporter offers in UCX_TLS"
             } else {
-                "run both sides on one machine, with a transport in UCX_TLS that both have"
+                "run both sides on one machine"
             });
             ImportError::Unreachable { offered, results, advice }
         }
@@ -526,6 +551,7 @@ mod tests {
 
     #[test]
     fn the_worst_answer_wins() {
+        let ctx = Context::builder().build().unwrap();
         let content = Handle {
             address: 0,
             length: 1,
@@ -534,8 +560,9 @@ mod tests {
             epoch: 1,
             entries: Vec::new(),
         };
-        let status =
-            |failures: &[AttachError]| verdict(&content, failures.to_vec(), MdResults::default()).status();
+        let status = |failures: &[AttachError]| {
+            verdict(&ctx.inner, &content, failures.to_vec(), MdResults::default()).status()
+        };
         let stale = AttachError::Stale("gone");
         let unreachable = AttachError::Unreachable { reason: "far".to_owned(), remedy: "go there" };
         let limit = AttachError::Mem(MemError::NoMemory { wanted: 1 });
@@ -545,7 +572,7 @@ mod tests {
         assert_eq!(status(&[stale.clone(), limit.clone(), unreachable.clone()]), Status::NoMemory);
         assert_eq!(status(&[limit, AttachError::Mismatch]), Status::InvalidHandle);
         assert_eq!(status(&[AttachError::Mismatch, AttachError::WrongToken, stale]), Status::AccessDenied);
-        let advice = verdict(&content, vec![unreachable], MdResults::default()).remedy();
+        let advice = verdict(&ctx.inner, &content, vec![unreachable], MdResults::default()).remedy();
         assert_eq!(advice, "go there");
     }
 }

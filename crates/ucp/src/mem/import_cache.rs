@@ -5,8 +5,8 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use constant_time_eq::constant_time_eq;
 use parking_lot::{ArcMutexGuard, Mutex, RawMutex};
-use subtle::ConstantTimeEq;
 
 use super::import::Imported;
 
@@ -77,7 +77,7 @@ impl ImportCache {
         };
         let Some(place) = place.try_lock_arc_for(patience) else { return Lookup::TimedOut };
         match place.upgrade() {
-            Some(imported) if bool::from(imported.bytes().ct_eq(bytes)) && imported.is_alive() => {
+            Some(imported) if constant_time_eq(imported.bytes(), bytes) && imported.is_alive() => {
                 Lookup::Hit(imported)
             }
             _ => Lookup::Miss(Vacancy(place)),

@@ -201,6 +201,12 @@ impl Region {
                 }
             }
         }
+        // As entries stand in a handle.
+        registrations.sort_by(|a, b| {
+            let key = |registration: &Registration| ctx.mds[registration.md].md.attr();
+            (key(a).component, key(a).global_id.as_bytes())
+                .cmp(&(key(b).component, key(b).global_id.as_bytes()))
+        });
         Self { ctx: Arc::clone(ctx), mem, registrations, results, exports: Mutex::default() }
     }
 

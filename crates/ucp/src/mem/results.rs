@@ -25,13 +25,14 @@ impl fmt::Display for MdResult {
     }
 }
 
-/// What the memory domains said, one by one. Prints as `self: no: …; shm: …`.
+/// What the memory domains said, one by one, in the order of their components. Prints as `self: no: …; shm: …`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MdResults(Vec<MdResult>);
 
 impl MdResults {
     pub(crate) fn push(&mut self, component: ComponentId, outcome: MdOutcome) {
-        self.0.push(MdResult { component, outcome });
+        let place = self.0.partition_point(|result| result.component <= component);
+        self.0.insert(place, MdResult { component, outcome });
     }
 
     /// One by one.

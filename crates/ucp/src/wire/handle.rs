@@ -51,6 +51,13 @@ pub struct Entry {
     pub mkey: Vec<u8>,
 }
 
+impl Entry {
+    fn outline(&self) -> Outline<'_> {
+        let Self { component, mandatory, global_id, mkey } = self;
+        Outline { component: *component, mandatory: *mandatory, global_id, mkey_len: mkey.len() }
+    }
+}
+
 /// A handle's content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Handle {
@@ -157,41 +164,104 @@ pub fn entry_len(global_id_len: usize, mkey_len: usize) -> usize {
     (ENTRY_HEADER_LEN + global_id_len + mkey_len).next_multiple_of(8)
 }
 
+/// What the header says of the memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// See [`Handle::address`].
+    pub address: u64,
+    /// See [`Handle::length`].
+    pub length: u64,
+    /// See [`Handle::context_uuid`].
+    pub context_uuid: [u8; 16],
+    /// See [`Handle::registration_id`].
+    pub registration_id: u64,
+    /// See [`Handle::epoch`].
+    pub epoch: u64,
+}
+
+/// An entry but for its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outline<'a> {
+    /// See [`Entry::component`].
+    pub component: u16,
+    /// See [`Entry::mandatory`].
+    pub mandatory: bool,
+    /// See [`Entry::global_id`].
+    pub global_id: &'a [u8],
+    /// Bytes of the key.
+    pub mkey_len: usize,
+}
+
+/// A handle could not be encoded.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EncodeError<E> {
+    /// More entries, or longer ones, than the format allows.
+    #[error(transparent)]
+    NoRoom(#[from] NoRoom),
+    /// A key could not be written.
+    #[error("a key could not be written")]
+    Mkey(E),
+}
+
+/// The bytes of a handle: exactly as many as [`HEADER_LEN`] and the [`entry_len`] of each entry. `write_mkey` writes the key of
+/// entry `index` in place. Entries must be in ascending order of (component, global id), no two alike.
+///
+/// # Errors
+/// [`EncodeError`].
+pub fn encode<E>(
+    head: &Head,
+    entries: &[Outline<'_>],
+    mut write_mkey: impl FnMut(usize, &mut [u8]) -> Result<(), E>,
+) -> Result<Vec<u8>, EncodeError<E>> {
+    let lens = entries.iter().map(|entry| entry_len(entry.global_id.len(), entry.mkey_len));
+    let total = HEADER_LEN + lens.sum::<usize>();
+    let too_long = NoRoom { offset: MAX_LEN, needed: total.saturating_sub(MAX_LEN) };
+    if total > MAX_LEN || entries.len() > MAX_ENTRIES {
+        return Err(too_long.into());
+    }
+    let mut bytes = vec![0; total];
+    let mut to = Writer::new(&mut bytes);
+    to.bytes(&MAGIC)?.u16(VERSION)?.u16(u16::try_from(HEADER_LEN).map_err(|_| too_long)?)?;
+    to.u32(u32::try_from(total).map_err(|_| too_long)?)?.u16(EXPORTED)?.u8(HOST_MEMORY)?;
+    to.u8(u8::try_from(entries.len()).map_err(|_| too_long)?)?;
+    to.u64(head.address)?.u64(head.length)?.bytes(&head.context_uuid)?;
+    to.u64(head.registration_id)?.u64(head.epoch)?.u32(0)?.u32(0)?;
+    for (index, entry) in entries.iter().enumerate() {
+        let id_len = u8::try_from(entry.global_id.len()).map_err(|_| too_long)?;
+        let mkey_len = u16::try_from(entry.mkey_len).map_err(|_| too_long)?;
+        if entry.mkey_len > MAX_MKEY_LEN {
+            return Err(NoRoom { offset: to.offset(), needed: entry.mkey_len - MAX_MKEY_LEN }.into());
+        }
+        let body = entry_len(entry.global_id.len(), entry.mkey_len) - BODY_OFFSET;
+        to.u16(entry.component)?.u16(if entry.mandatory { MANDATORY } else { 0 })?;
+        to.u32(u32::try_from(body).map_err(|_| too_long)?)?.u8(id_len)?.u8(0)?.u16(mkey_len)?;
+        to.bytes(entry.global_id)?;
+        write_mkey(index, to.reserve(entry.mkey_len)?).map_err(EncodeError::Mkey)?;
+        let used = ENTRY_HEADER_LEN + entry.global_id.len() + entry.mkey_len;
+        to.bytes(&[0; 8][..padding(used)])?;
+    }
+    let crc = checksum(&bytes).to_le_bytes();
+    Writer::new(&mut bytes[CRC_OFFSET..]).bytes(&crc)?;
+    Ok(bytes)
+}
+
 impl Handle {
-    /// Its bytes: exactly as many as [`HEADER_LEN`] and the [`entry_len`] of each entry.
+    /// Its bytes: see [`encode`].
     ///
     /// # Errors
     /// [`NoRoom`]: more entries, or longer ones, than the format allows.
     pub fn encode(&self) -> Result<Vec<u8>, NoRoom> {
-        let lens = self.entries.iter().map(|entry| entry_len(entry.global_id.len(), entry.mkey.len()));
-        let total = HEADER_LEN + lens.sum::<usize>();
-        let too_long = NoRoom { offset: MAX_LEN, needed: total.saturating_sub(MAX_LEN) };
-        if total > MAX_LEN || self.entries.len() > MAX_ENTRIES {
-            return Err(too_long);
-        }
-        let mut bytes = vec![0; total];
-        let mut to = Writer::new(&mut bytes);
-        to.bytes(&MAGIC)?.u16(VERSION)?.u16(u16::try_from(HEADER_LEN).map_err(|_| too_long)?)?;
-        to.u32(u32::try_from(total).map_err(|_| too_long)?)?.u16(EXPORTED)?.u8(HOST_MEMORY)?;
-        to.u8(u8::try_from(self.entries.len()).map_err(|_| too_long)?)?;
-        to.u64(self.address)?.u64(self.length)?.bytes(&self.context_uuid)?;
-        to.u64(self.registration_id)?.u64(self.epoch)?.u32(0)?.u32(0)?;
-        for entry in &self.entries {
-            let id_len = u8::try_from(entry.global_id.len()).map_err(|_| too_long)?;
-            let mkey_len = u16::try_from(entry.mkey.len()).map_err(|_| too_long)?;
-            if entry.mkey.len() > MAX_MKEY_LEN {
-                return Err(NoRoom { offset: to.offset(), needed: entry.mkey.len() - MAX_MKEY_LEN });
-            }
-            let body = entry_len(entry.global_id.len(), entry.mkey.len()) - BODY_OFFSET;
-            to.u16(entry.component)?.u16(if entry.mandatory { MANDATORY } else { 0 })?;
-            to.u32(u32::try_from(body).map_err(|_| too_long)?)?.u8(id_len)?.u8(0)?.u16(mkey_len)?;
-            to.bytes(&entry.global_id)?.bytes(&entry.mkey)?;
-            let used = ENTRY_HEADER_LEN + entry.global_id.len() + entry.mkey.len();
-            to.bytes(&[0; 8][..padding(used)])?;
-        }
-        let crc = checksum(&bytes).to_le_bytes();
-        Writer::new(&mut bytes[CRC_OFFSET..]).bytes(&crc)?;
-        Ok(bytes)
+        let Self { address, length, context_uuid, registration_id, epoch, .. } = *self;
+        let head = Head { address, length, context_uuid, registration_id, epoch };
+        let outlines: Vec<Outline<'_>> = self.entries.iter().map(Entry::outline).collect();
+        let write = |index: usize, out: &mut [u8]| {
+            out.copy_from_slice(&self.entries[index].mkey);
+            Ok::<_, NoRoom>(())
+        };
+        encode(&head, &outlines, write).map_err(|error| match error {
+            EncodeError::NoRoom(error) | EncodeError::Mkey(error) => error,
+        })
     }
 
     /// Reads a handle: total, bounded, and canonical (what it accepts, [`Handle::encode`] writes again). `known` says which

@@ -51,6 +51,22 @@ pub fn exporter_killed_after_import() {
     dpu.import(&handle).err(Status::Stale);
 }
 
+/// An import of a dead exporter's memory that is kept costs nothing: the service thread does not spin on its end.
+pub fn a_dead_exporter_costs_no_time() {
+    let (mut host, mut dpu) = (Actor::host(4096), Actor::dpu());
+    dpu.import(&host.export()).ok();
+    let mut direct = Actor::dpu_with("UCX_SHM_ATTACH", "proc");
+    direct.import(&host.export()).ok();
+    host.0.kill();
+    for dpu in [&mut dpu, &mut direct] {
+        dpu.read_until(Status::Stale);
+        let before: u64 = dpu.ask("cpu").text().parse().unwrap();
+        std::thread::sleep(Duration::from_millis(300));
+        let millis = dpu.ask("cpu").text().parse::<u64>().unwrap() - before;
+        assert!(millis < 100, "{millis} ms of processor time in 300 ms of doing nothing");
+    }
+}
+
 pub fn exporter_exits_after_import() {
     let (mut host, mut dpu) = (Actor::host(4096), Actor::dpu());
     dpu.import(&host.export()).ok();

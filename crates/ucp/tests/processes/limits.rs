@@ -176,7 +176,7 @@ pub fn host_without_descriptors() {
     let _ = role::recv();
 }
 
-fn cpu_time() -> std::time::Duration {
+pub fn cpu_time() -> std::time::Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     std::time::Duration::try_from(time).unwrap()
 }

@@ -28,7 +28,7 @@ fn main() -> std::process::ExitCode {
             errors::feature_missing, errors::zero_length, errors::out_of_range, errors::read_only_is_refused,
             errors::read_only_buffer, errors::configuration, errors::debug_shows_no_secret,
             faults::exporter_killed_before_import, faults::exporter_killed_during_import,
-            faults::exporter_killed_after_import, faults::exporter_exits_after_import,
+            faults::exporter_killed_after_import, faults::exporter_exits_after_import, faults::a_dead_exporter_costs_no_time,
             faults::exporter_execs_after_import, faults::stopped_exporter_is_still_read,
             faults::stopped_exporter_is_still_imported_from, faults::stopped_exporter_times_out, faults::stopped_exporter_is_imported_from_again,
             faults::importer_killed, faults::newer_region_is_never_reached,

@@ -37,9 +37,9 @@ fn rounds(count: u32, revoke: impl Fn(&uct::export::Export)) -> (u32, u32) {
     // The same parts a context is made of, so that the guard variant can leave the drain out.
     let exports = Arc::new(ExportTable::new(Duration::from_secs(10)).unwrap());
     let service = Arc::new(uct::service::Service::new(Arc::clone(&exports)));
-    let config = ucs::config::Config::builder(uct::config::VARS).build().unwrap();
-    let params = uct::config::md_params(&config, &exports, &service).unwrap();
     let shm = uct::transports::components().iter().find(|component| component.name() == "shm").unwrap();
+    let config = ucs::config::Config::builder(uct::config::VARS).vars(shm.vars()).build().unwrap();
+    let params = uct::api::MdParams { exports: Arc::clone(&exports), service, config };
     let md = shm.open_md(&shm.query_mds()[0], &params).unwrap();
     let mem = Arc::new(md.alloc(LEN, uct::memory::Rights::READ_WRITE).unwrap());
     let memh = md.reg(&mem).unwrap();

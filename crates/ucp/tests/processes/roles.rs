@@ -140,6 +140,7 @@ pub fn dpu() {
                 answer(view.write(at, &role::recv()).map(|()| Vec::new()), |error| error.status());
             }
             "check" => role::send(format!("ok:{:?}", imports.last().unwrap().check()).as_bytes()),
+            "cpu" => role::send(format!("ok:{}", super::limits::cpu_time().as_millis()).as_bytes()),
             "drop" => {
                 imports.pop();
                 role::send(b"ok:");

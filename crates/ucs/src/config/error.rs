@@ -140,7 +140,7 @@ impl ConfigError {
             Self::Unknown { variable, in_c_ucx: true, .. } => {
                 format!("leave {variable} out: C UCX has it, rucx does not")
             }
-            Self::Unknown { .. } => "list the variables with `rucx info -c`".to_owned(),
+            Self::Unknown { .. } => "`Context::config` lists the variables".to_owned(),
             Self::Conflict { variable } => format!("declare {variable} once and share the declaration"),
         }
     }

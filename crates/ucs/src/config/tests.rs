@@ -90,7 +90,7 @@ fn the_builder_refuses_unknown_names() {
     for (name, remedy) in [
         ("UCX_IMPORT_TIMEOT", "did you mean UCX_IMPORT_TIMEOUT?"),
         ("UCX_RNDV_THRESH", "leave UCX_RNDV_THRESH out: C UCX has it, rucx does not"),
-        ("PATH", "list the variables with `rucx info -c`"),
+        ("PATH", "`Context::config` lists the variables"),
     ] {
         let error = builder(&[]).set(name, "1").build().expect_err(name);
         assert_eq!(

@@ -97,6 +97,7 @@ impl Mapping {
     }
 
     /// Its bytes.
+    #[inline]
     #[must_use]
     pub fn bytes(&self) -> &SharedBytes {
         &self.bytes

@@ -76,6 +76,7 @@ impl SharedBytes {
     }
 
     /// How many bytes.
+    #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
@@ -88,6 +89,7 @@ impl SharedBytes {
     }
 
     /// Where they begin in this process.
+    #[inline]
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.start.as_ptr()
@@ -97,6 +99,7 @@ impl SharedBytes {
     ///
     /// # Errors
     /// [`BoundsError::OutOfRange`].
+    #[inline]
     pub fn check(&self, offset: u64, len: usize) -> Result<NonNull<u8>, BoundsError> {
         let error = BoundsError::OutOfRange { offset, len: len as u64, size: self.len as u64 };
         let at = usize::try_from(offset).map_err(|_| error)?;
@@ -108,6 +111,7 @@ impl SharedBytes {
         Ok(unsafe { self.start.add(at) })
     }
 
+    #[inline]
     fn check_writable(&self) -> Result<(), BoundsError> {
         match self.access {
             Access::ReadWrite => Ok(()),
@@ -115,6 +119,7 @@ impl SharedBytes {
         }
     }
 
+    #[inline]
     fn check_aligned(&self, offset: u64, size: usize) -> Result<NonNull<u8>, BoundsError> {
         let at = self.check(offset, size)?;
         if at.addr().get().is_multiple_of(size) {
@@ -129,6 +134,7 @@ impl SharedBytes {
     ///
     /// # Errors
     /// [`BoundsError::OutOfRange`]; nothing is copied then.
+    #[inline]
     pub fn read(&self, offset: u64, dst: &mut [u8]) -> Result<(), BoundsError> {
         let src = self.check(offset, dst.len())?;
         if !read_word(src, dst) {
@@ -143,6 +149,7 @@ impl SharedBytes {
     ///
     /// # Errors
     /// [`BoundsError`]: out of range, or mapped for reading only; nothing is copied then.
+    #[inline]
     pub fn write(&self, offset: u64, src: &[u8]) -> Result<(), BoundsError> {
         self.check_writable()?;
         let dst = self.check(offset, src.len())?;
@@ -158,6 +165,7 @@ impl SharedBytes {
     ///
     /// # Errors
     /// [`BoundsError::OutOfRange`].
+    #[inline]
     pub fn load<T: FromBytes + IntoBytes>(&self, offset: u64) -> Result<T, BoundsError> {
         let mut value = T::new_zeroed();
         self.read(offset, value.as_mut_bytes())?;
@@ -168,6 +176,7 @@ impl SharedBytes {
     ///
     /// # Errors
     /// [`BoundsError::OutOfRange`].
+    #[inline]
     pub fn store<T: IntoBytes + Immutable>(&self, offset: u64, value: T) -> Result<(), BoundsError> {
         self.write(offset, value.as_bytes())
     }
@@ -176,6 +185,7 @@ impl SharedBytes {
     ///
     /// # Errors
     /// [`BoundsError`]: out of range, not aligned to 8 bytes, or mapped for reading only (where `load` reads words).
+    #[inline]
     pub fn atomic_u64(&self, offset: u64) -> Result<&AtomicU64, BoundsError> {
         self.check_writable()?;
         let at = self.check_aligned(offset, 8)?;

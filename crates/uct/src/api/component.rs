@@ -2,12 +2,12 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+
+use ucs::config::{AnyVar, Config};
 
 use super::{Capability, Md, OpenError};
 use crate::export::ExportTable;
 use crate::service::Service;
-use crate::transports::shm::Methods;
 
 /// The number of a component in packed handles.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -59,10 +59,8 @@ pub struct MdParams {
     pub exports: Arc<ExportTable>,
     /// The context's service socket.
     pub service: Arc<Service>,
-    /// Bound of every wait of an import and of a mediated access (`UCX_IMPORT_TIMEOUT`).
-    pub import_timeout: Duration,
-    /// The ways to get another process's memfds, in the order to be tried (`UCX_SHM_ATTACH`).
-    pub shm_methods: Methods,
+    /// The configuration: it knows [`crate::config::VARS`] and each component's own variables.
+    pub config: Config,
 }
 
 /// A transport (`uct_component_t`).
@@ -74,6 +72,11 @@ pub trait Component: Send + Sync + fmt::Debug {
     /// Its name, as in `UCX_TLS`.
     fn name(&self) -> &'static str;
 
+    /// The variables it reads, beside [`crate::config::VARS`].
+    fn vars(&self) -> &'static [&'static dyn AnyVar] {
+        &[]
+    }
+
     /// What it can do and what it cannot, line by line.
     fn capabilities(&self) -> &'static [Capability];
 
@@ -84,7 +87,7 @@ pub trait Component: Send + Sync + fmt::Debug {
     /// Opens a memory domain.
     ///
     /// # Errors
-    /// [`OpenError`]: the kernel lacks something it needs.
+    /// [`OpenError`]: the kernel lacks something it needs, or a variable of its own is wrong.
     #[doc(alias = "uct_md_open")]
     fn open_md(&self, resource: &MdResource, params: &MdParams) -> Result<Arc<dyn Md>, OpenError>;
 }

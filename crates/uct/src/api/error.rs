@@ -1,6 +1,7 @@
 //! Errors of memory domains.
 
 use ucs::Status;
+use ucs::config::UnknownNames;
 use ucs::mem::{ForeignFdError, MemError};
 
 use crate::export::ExportError;
@@ -18,19 +19,31 @@ pub enum OpenError {
         /// What to do about it.
         remedy: &'static str,
     },
+    /// A list names what does not exist.
+    #[error("{variable}: {error}")]
+    UnknownNames {
+        /// The variable.
+        variable: &'static str,
+        /// What is unknown.
+        error: UnknownNames,
+    },
 }
 
 impl OpenError {
     /// The one-byte status.
     pub fn status(&self) -> Status {
-        Status::NoDevice
+        match self {
+            Self::Missing { .. } => Status::NoDevice,
+            Self::UnknownNames { error, .. } => error.status(),
+        }
     }
 
     /// What to do about it.
     #[must_use]
-    pub fn remedy(&self) -> &'static str {
+    pub fn remedy(&self) -> String {
         match self {
-            Self::Missing { remedy, .. } => remedy,
+            Self::Missing { remedy, .. } => (*remedy).to_owned(),
+            Self::UnknownNames { error, .. } => error.remedy(),
         }
     }
 }

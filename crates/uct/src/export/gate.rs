@@ -9,8 +9,9 @@ use ucs::fork::{self, Generation};
 use ucs::mem::{Mapping, SharedBytes};
 use ucs::sync::{AtomicBool, Ordering, Word64};
 
+use super::importers::reclaim_vault;
 use super::{in_flight, wire};
-use crate::memory::{AccessError, StaleReason};
+use crate::memory::{AccessError, COPY_STEP, StaleReason};
 use crate::process::Identity;
 
 /// What is known of an exporter's process, kept up to date by the importer's service thread.
@@ -26,6 +27,7 @@ impl PeerState {
     }
 
     /// Whether it is.
+    #[inline]
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Acquire)
@@ -33,6 +35,7 @@ impl PeerState {
 }
 
 /// A number of this thread's own, by which threads begin at different slots.
+#[inline]
 fn lane() -> usize {
     static NEXT: Word64 = Word64::new(0);
     thread_local! {
@@ -76,7 +79,8 @@ impl SlotSet {
         Self { page, range, claimed: false, generation: fork::generation() }
     }
 
-    /// Claims one free slot of a vault for this process, which the exporter sees as `identity`; `None` when all are taken.
+    /// Claims one free slot of a vault for this process, which the exporter sees as `identity`; `None` when all are taken. Slots
+    /// of importers that have ended are freed first, if it comes to that: this process sees the pids that the exporter sees.
     #[must_use]
     pub fn claim_in_vault(vault: Mapping, identity: &Identity) -> Option<Self> {
         let claim = |slot: &usize| {
@@ -84,7 +88,10 @@ impl SlotSet {
             let pid = u64::from(identity.pid);
             owner.compare_exchange(0, pid, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         };
-        let slot = (0..wire::SLOTS).find(claim)?;
+        let slot = (0..wire::SLOTS).find(claim).or_else(|| {
+            reclaim_vault(vault.bytes());
+            (0..wire::SLOTS).find(claim)
+        })?;
         if let Some(inode) = wire::owner_inode(vault.bytes(), slot) {
             inode.store(identity.pidfd_inode, Ordering::Release);
         }
@@ -103,6 +110,12 @@ impl SlotSet {
     #[must_use]
     pub fn range(&self) -> Range<usize> {
         self.range.clone()
+    }
+
+    /// The slot this thread begins at.
+    #[inline]
+    fn own(&self) -> Option<&Word64> {
+        wire::announced(self.page.bytes(), self.range.start + lane() % self.range.len().max(1))
     }
 
     fn words(&self) -> impl Iterator<Item = &Word64> {
@@ -150,6 +163,7 @@ impl Gate {
     }
 
     /// Whether this is the process that attached, and not a fork's child, which has none of the mappings.
+    #[inline]
     #[must_use]
     pub fn is_mine(&self) -> bool {
         self.generation.is_current()
@@ -159,6 +173,7 @@ impl Gate {
     ///
     /// # Errors
     /// Why not.
+    #[inline]
     pub fn check(&self) -> Result<(), StaleReason> {
         if !self.is_mine() {
             return Err(StaleReason::Forked);
@@ -169,6 +184,7 @@ impl Gate {
         if self.is_live() { Ok(()) } else { Err(StaleReason::Revoked) }
     }
 
+    #[inline]
     fn is_live(&self) -> bool {
         wire::epoch_now(self.table.bytes(), self.line) == Some(self.epoch)
     }
@@ -177,11 +193,27 @@ impl Gate {
     ///
     /// # Errors
     /// [`AccessError::Stale`], or [`AccessError::Busy`] when no slot came free in time.
+    #[inline]
     pub fn enter(&self) -> Result<InFlight<'_>, AccessError> {
-        self.enter_within(&mut self.patience.clone())
+        match self.enter_at_once() {
+            Some(inside) => Ok(inside),
+            None => self.enter_within(&mut self.patience.clone()),
+        }
     }
 
-    /// As [`Gate::enter`]; takes what was waited from `patience`.
+    /// Enters by this thread's own slot, if it is free and all is well.
+    #[inline]
+    fn enter_at_once(&self) -> Option<InFlight<'_>> {
+        if !self.is_mine() || self.peer.as_ref().is_some_and(|peer| peer.is_gone()) {
+            return None;
+        }
+        let word = self.slots.own()?;
+        in_flight::announce(word, self.id, || self.is_live()).ok()?;
+        Some(InFlight { word })
+    }
+
+    /// As [`Gate::enter`], by any slot; takes what was waited from `patience`.
+    #[cold]
     fn enter_within(&self, patience: &mut Duration) -> Result<InFlight<'_>, AccessError> {
         let stale = |why| match why {
             StaleReason::Forked => AccessError::Forked,
@@ -214,29 +246,46 @@ impl Gate {
     ///
     /// # Errors
     /// [`AccessError`] of the gate or of a step; it tells how many bytes were moved before.
+    #[inline]
     pub fn in_steps(
         &self,
         len: usize,
         mut step: impl FnMut(Range<usize>) -> Result<(), AccessError>,
     ) -> Result<(), AccessError> {
+        if len <= COPY_STEP {
+            return self.one_step(&mut self.patience.clone(), 0..len, &mut step);
+        }
         let mut done = 0;
         let mut patience = self.patience; // for all pieces together
-        loop {
-            let end = len.min(done + crate::memory::COPY_STEP);
-            let inside = self.enter_within(&mut patience).map_err(|error| with_done(error, done))?;
-            step(done..end).map_err(|error| with_done(error, done))?;
-            // A revocation that gave up waiting for us, or the exporter's death, came in between: say so.
-            let verdict = self.check();
-            drop(inside);
-            verdict.map_err(|why| AccessError::Stale { done: done as u64, why })?;
+        while done < len {
+            let end = len.min(done + COPY_STEP);
+            self.one_step(&mut patience, done..end, &mut step)?;
             done = end;
-            if done == len {
-                return Ok(());
-            }
         }
+        Ok(())
+    }
+
+    #[inline]
+    fn one_step(
+        &self,
+        patience: &mut Duration,
+        piece: Range<usize>,
+        step: &mut impl FnMut(Range<usize>) -> Result<(), AccessError>,
+    ) -> Result<(), AccessError> {
+        let before = piece.start;
+        let inside = match self.enter_at_once() {
+            Some(inside) => inside,
+            None => self.enter_within(patience).map_err(|error| with_done(error, before))?,
+        };
+        step(piece).map_err(|error| with_done(error, before))?;
+        // A revocation that gave up waiting for us, or the exporter's death, came in between: say so.
+        let verdict = self.check();
+        drop(inside);
+        verdict.map_err(|why| AccessError::Stale { done: before as u64, why })
     }
 }
 
+#[cold]
 fn with_done(error: AccessError, before: usize) -> AccessError {
     let before = before as u64;
     match error {

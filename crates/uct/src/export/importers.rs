@@ -81,35 +81,43 @@ impl ImporterPage {
 /// The owner word of a slot that is just being taken from a dead importer: no process has this pid.
 const RECLAIMING: u64 = u64::MAX;
 
-/// Importers that came with ptrace rights and have an access in flight; slots of dead ones are freed on the way.
+/// Importers that came with ptrace rights and have an access to export `id` in flight.
 pub(super) fn vault_holders(vault: &SharedBytes, id: u64) -> Vec<u32> {
-    let mut holders = Vec::new();
+    let announces =
+        |slot: &usize| wire::announced(vault, *slot).is_some_and(|word| !in_flight::is_clear(word, id));
+    let held = (0..wire::SLOTS).filter(announces).filter(|slot| !reclaim(vault, *slot));
+    held.filter_map(|slot| wire::owner(vault, slot))
+        .map(|owner| u32::try_from(owner.load(Ordering::Acquire)).unwrap_or(0))
+        .collect()
+}
+
+/// Frees the slots of the vault whose importers have ended.
+pub(super) fn reclaim_vault(vault: &SharedBytes) {
     for slot in 0..wire::SLOTS {
-        let words = (wire::announced(vault, slot), wire::owner(vault, slot), wire::owner_inode(vault, slot));
-        let (Some(announced), Some(owner), Some(inode)) = words else { continue };
-        let pid = owner.load(Ordering::Acquire);
-        if pid == 0 {
-            continue;
-        }
-        let gone = || is_gone(pid, inode.load(Ordering::Acquire));
-        if pid != RECLAIMING && gone() {
-            // One thread takes it, and nobody claims it before it is free; what it found must still hold then.
-            let taken = owner.compare_exchange(pid, RECLAIMING, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-            if taken && gone() {
-                announced.store(0, Ordering::Release);
-                inode.store(0, Ordering::Release);
-                owner.store(0, Ordering::Release);
-                continue;
-            }
-            if taken {
-                owner.store(pid, Ordering::Release);
-            }
-        }
-        if !in_flight::is_clear(announced, id) {
-            holders.push(u32::try_from(pid).unwrap_or(0));
-        }
+        reclaim(vault, slot);
     }
-    holders
+}
+
+/// Frees a slot if its importer has ended; answers whether it has.
+fn reclaim(vault: &SharedBytes, slot: usize) -> bool {
+    let words = (wire::announced(vault, slot), wire::owner(vault, slot), wire::owner_inode(vault, slot));
+    let (Some(announced), Some(owner), Some(inode)) = words else { return false };
+    let pid = owner.load(Ordering::Acquire);
+    let gone = || is_gone(pid, inode.load(Ordering::Acquire));
+    if pid == 0 || pid == RECLAIMING || !gone() {
+        return false;
+    }
+    // One thread takes it, and nobody claims it before it is free; what was found must still hold then.
+    if owner.compare_exchange(pid, RECLAIMING, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        return false;
+    }
+    let gone = gone();
+    if gone {
+        announced.store(0, Ordering::Release);
+        inode.store(0, Ordering::Release);
+    }
+    owner.store(if gone { 0 } else { pid }, Ordering::Release);
+    gone
 }
 
 /// Whether the process that had `pid` and a pidfd with this inode (0: unknown) has certainly ended.

@@ -11,6 +11,7 @@ use ucs::sync::{Ordering, Word, fence};
 ///
 /// # Errors
 /// [`Refused`]; nothing is announced then.
+#[inline]
 pub fn announce<W: Word>(slot: &W, id: u64, lives: impl FnOnce() -> bool) -> Result<(), Refused> {
     slot.compare_exchange(0, id, Ordering::AcqRel, Ordering::Relaxed).map_err(|_| Refused::SlotTaken)?;
     fence(Ordering::SeqCst);
@@ -23,17 +24,20 @@ pub fn announce<W: Word>(slot: &W, id: u64, lives: impl FnOnce() -> bool) -> Res
 }
 
 /// Ends an announced access: all it has read and written comes before.
+#[inline]
 pub fn retire<W: Word>(slot: &W) {
     slot.store(0, Ordering::Release);
 }
 
 /// Moves the epoch on: no access begins from here on; those announced before may still run.
+#[inline]
 pub fn withdraw<W: Word>(epoch_word: &W, epoch: u64) {
     epoch_word.store(epoch + 1, Ordering::Release);
     fence(Ordering::SeqCst);
 }
 
 /// Whether the slot announces no access to export `id`; then all such accesses came before.
+#[inline]
 pub fn is_clear<W: Word>(slot: &W, id: u64) -> bool {
     slot.load(Ordering::Acquire) != id
 }

@@ -372,13 +372,13 @@ impl ExportTable {
 
     /// Waits, bounded, until nothing is in flight: spins, then yields, then sleeps.
     fn drain(&self, id: u64, patience: Duration) -> Result<(), NotRevoked> {
-        let begin = Instant::now();
+        let mut begin = None;
         for round in 0_u32.. {
             let importers = self.holders(id);
-            let waited = begin.elapsed();
             if importers.is_empty() {
                 return Ok(());
             }
+            let waited = begin.get_or_insert_with(Instant::now).elapsed();
             if waited >= patience {
                 tracing::warn!(?importers, ?waited, "an export could not be drained: its memory is kept");
                 return Err(NotRevoked::InFlight { importers, waited });

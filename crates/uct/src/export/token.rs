@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use subtle::ConstantTimeEq;
+use constant_time_eq::constant_time_eq_16;
 
 /// 128 random bits, per export: who shows them has the export's rights. Never printed; compared in constant time.
 #[derive(Clone, Copy)]
@@ -24,7 +24,7 @@ impl Token {
 
 impl PartialEq for Token {
     fn eq(&self, other: &Self) -> bool {
-        self.0.ct_eq(&other.0).into()
+        constant_time_eq_16(&self.0, &other.0)
     }
 }
 

@@ -59,16 +59,19 @@ pub struct Line {
     pub rights: Rights,
 }
 
+#[inline]
 fn line(index: u32) -> u64 {
     u64::from(index) * LINE as u64
 }
 
 /// The epoch of a table line now, if there is such a line.
+#[inline]
 pub fn epoch_now(table: &SharedBytes, index: u32) -> Option<u64> {
     table.load(line(index) + EPOCH).ok()
 }
 
 /// The epoch word of a table line, if there is such a line: for the exporter, who has it mapped for writing.
+#[inline]
 pub(super) fn epoch(table: &SharedBytes, index: u32) -> Option<&Word64> {
     table.atomic_u64(line(index) + EPOCH).ok()
 }
@@ -94,11 +97,13 @@ pub fn read_line(table: &SharedBytes, index: u32) -> Option<Line> {
 }
 
 /// The word of in-flight slot `slot`: 0, or the id of the export accessed.
+#[inline]
 pub fn announced(page: &SharedBytes, slot: usize) -> Option<&Word64> {
     page.atomic_u64((slot * LINE) as u64 + ANNOUNCED).ok()
 }
 
 /// The pid of the importer that has taken slot `slot` of the vault; 0 when it is free.
+#[inline]
 pub fn owner(page: &SharedBytes, slot: usize) -> Option<&Word64> {
     page.atomic_u64((slot * LINE) as u64 + OWNER).ok()
 }

@@ -170,6 +170,7 @@ pub struct LocalMem {
 ///
 /// # Errors
 /// [`AccessError::Bounds`].
+#[inline]
 pub fn check_range(offset: u64, len: usize, size: u64) -> Result<(), AccessError> {
     let len = len as u64;
     match offset.checked_add(len) {
@@ -232,12 +233,14 @@ impl LocalMem {
     }
 
     /// How many bytes.
+    #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
     /// Whether it has no bytes.
+    #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
@@ -288,6 +291,7 @@ impl LocalMem {
     }
 
     /// The bytes, when they cannot go away under an access; `None` for a raw range.
+    #[inline]
     fn direct(&self) -> Result<Option<&SharedBytes>, AccessError> {
         if !self.generation.is_current() {
             return Err(AccessError::Forked); // mappings are not inherited
@@ -299,6 +303,7 @@ impl LocalMem {
     ///
     /// # Errors
     /// [`AccessError`]: out of bounds, or a raw range that is unmapped or not readable.
+    #[inline]
     pub fn read(&self, offset: u64, dst: &mut [u8]) -> Result<(), AccessError> {
         match self.direct()? {
             Some(bytes) => Ok(bytes.read(offset, dst)?),
@@ -314,6 +319,7 @@ impl LocalMem {
     ///
     /// # Errors
     /// [`AccessError`]: out of bounds, a buffer taken for reading only, or a raw range that is unmapped or not writable.
+    #[inline]
     pub fn write(&self, offset: u64, src: &[u8]) -> Result<(), AccessError> {
         match self.direct()? {
             Some(bytes) => {
@@ -327,6 +333,7 @@ impl LocalMem {
         }
     }
 
+    #[inline]
     fn check_writable(&self) -> Result<(), AccessError> {
         match &self.backing {
             Backing::Owned { _holder } if !_holder.is_writable() => {
@@ -341,6 +348,7 @@ impl LocalMem {
     ///
     /// # Errors
     /// As [`LocalMem::read`].
+    #[inline]
     pub fn load<T: FromBytes + IntoBytes>(&self, offset: u64) -> Result<T, AccessError> {
         match self.direct()? {
             Some(bytes) => Ok(bytes.load(offset)?),
@@ -356,6 +364,7 @@ impl LocalMem {
     ///
     /// # Errors
     /// As [`LocalMem::write`].
+    #[inline]
     pub fn store<T: IntoBytes + Immutable>(&self, offset: u64, value: T) -> Result<(), AccessError> {
         match self.direct()? {
             Some(bytes) => {
@@ -370,6 +379,7 @@ impl LocalMem {
     ///
     /// # Errors
     /// [`AccessError`]: out of bounds, misaligned, read-only, or a raw range (which could be unmapped under the word).
+    #[inline]
     pub fn atomic_u64(&self, offset: u64) -> Result<&Word64, AccessError> {
         let bytes = self.direct()?.ok_or(AccessError::Unsupported {
             why: "no atomics on raw memory, which its owner may unmap at any time",

@@ -14,11 +14,15 @@ pub struct MappedView<'a> {
 }
 
 impl<'a> MappedView<'a> {
-    pub(crate) fn new(bytes: &'a SharedBytes, rights: Rights) -> Self {
+    /// Names `bytes`, which may be used as `rights` say (and as they are mapped).
+    #[inline]
+    #[must_use]
+    pub fn new(bytes: &'a SharedBytes, rights: Rights) -> Self {
         Self { bytes, rights }
     }
 
     /// How many bytes.
+    #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
         self.bytes.len()
@@ -30,6 +34,7 @@ impl<'a> MappedView<'a> {
         self.bytes.is_empty()
     }
 
+    #[inline]
     fn check_writable(&self) -> Result<(), AccessError> {
         if self.rights.contains(Rights::WRITE) {
             return Ok(());
@@ -41,6 +46,7 @@ impl<'a> MappedView<'a> {
     ///
     /// # Errors
     /// Out of range.
+    #[inline]
     pub fn read(&self, offset: u64, dst: &mut [u8]) -> Result<(), AccessError> {
         Ok(self.bytes.read(offset, dst)?)
     }
@@ -49,6 +55,7 @@ impl<'a> MappedView<'a> {
     ///
     /// # Errors
     /// Out of range, or read-only.
+    #[inline]
     pub fn write(&self, offset: u64, src: &[u8]) -> Result<(), AccessError> {
         self.check_writable()?;
         Ok(self.bytes.write(offset, src)?)
@@ -58,6 +65,7 @@ impl<'a> MappedView<'a> {
     ///
     /// # Errors
     /// Out of range.
+    #[inline]
     pub fn load<T: FromBytes + IntoBytes>(&self, offset: u64) -> Result<T, AccessError> {
         Ok(self.bytes.load(offset)?)
     }
@@ -66,6 +74,7 @@ impl<'a> MappedView<'a> {
     ///
     /// # Errors
     /// Out of range, or read-only.
+    #[inline]
     pub fn store<T: IntoBytes + Immutable>(&self, offset: u64, value: T) -> Result<(), AccessError> {
         self.check_writable()?;
         Ok(self.bytes.store(offset, value)?)
@@ -75,6 +84,7 @@ impl<'a> MappedView<'a> {
     ///
     /// # Errors
     /// Out of range, misaligned, or read-only.
+    #[inline]
     pub fn atomic_u64(&self, offset: u64) -> Result<&'a Word64, AccessError> {
         self.check_writable()?;
         Ok(self.bytes.atomic_u64(offset)?)

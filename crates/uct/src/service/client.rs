@@ -1,10 +1,11 @@
 //! The importer's side of the service socket.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::{Errno, IoSliceMut, dup, fcntl_dupfd_cloexec};
+use rustix::io::{Errno, IoSliceMut, dup};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags,
     SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg, send, socket_with,
@@ -85,7 +86,7 @@ pub struct Granted {
 /// A connection to an exporter's service socket.
 #[derive(Debug)]
 pub struct Connection {
-    socket: OwnedFd,
+    socket: Arc<OwnedFd>,
     sequence: u32,
 }
 
@@ -120,7 +121,7 @@ impl Connection {
             .map_err(|errno| ConnectError::Mem(MemError::of("socket", errno, 0)))?;
         loop {
             match connect(&socket, &address) {
-                Ok(()) => return Ok(Self { socket, sequence: 0 }),
+                Ok(()) => return Ok(Self { socket: Arc::new(socket), sequence: 0 }),
                 // The exporter's backlog is full: a non-blocking connect(2) answers EAGAIN and cannot be polled for.
                 Err(Errno::AGAIN | Errno::INTR) => {
                     let pause = deadline.left().ok_or_else(|| timed_out(deadline))?;
@@ -140,12 +141,10 @@ impl Connection {
         Process::of_peer(self.socket.as_fd())
     }
 
-    /// A second descriptor of the socket, to be watched for its end.
-    ///
-    /// # Errors
-    /// [`ConnectError::Mem`] at the limit of open descriptors.
-    pub fn watch_fd(&self) -> Result<OwnedFd, ConnectError> {
-        fcntl_dupfd_cloexec(&self.socket, 0).map_err(|errno| ConnectError::Mem(MemError::of("dup", errno, 0)))
+    /// The socket, to be watched for its end.
+    #[must_use]
+    pub fn socket(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.socket)
     }
 
     /// Sends a request and waits for its reply. After an error other than [`ConnectError::Denied`] the connection is of no
@@ -156,11 +155,14 @@ impl Connection {
     pub fn ask(&mut self, mut request: Request, deadline: &Deadline) -> Result<Granted, ConnectError> {
         self.sequence = self.sequence.wrapping_add(1);
         request.sequence = self.sequence;
-        wait(deadline, self.socket.as_fd(), PollFlags::OUT)?;
-        match send(&self.socket, &request.encode(), SendFlags::NOSIGNAL) {
-            Ok(_) => {}
-            Err(Errno::PIPE | Errno::CONNRESET) => return Err(ConnectError::Closed),
-            Err(errno) => return Err(ConnectError::Sys { call: "send", errno }),
+        let bytes = request.encode();
+        loop {
+            match send(&*self.socket, &bytes, SendFlags::NOSIGNAL) {
+                Ok(_) => break,
+                Err(Errno::AGAIN | Errno::INTR) => wait(deadline, self.socket.as_fd(), PollFlags::OUT)?,
+                Err(Errno::PIPE | Errno::CONNRESET) => return Err(ConnectError::Closed),
+                Err(errno) => return Err(ConnectError::Sys { call: "send", errno }),
+            }
         }
         wait(deadline, self.socket.as_fd(), PollFlags::IN)?;
         let (reply, mut fds) = self.receive()?;
@@ -188,7 +190,7 @@ impl Connection {
         let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut parts = [IoSliceMut::new(&mut bytes)];
-        let received = match recvmsg(&self.socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
+        let received = match recvmsg(&*self.socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
             Ok(received) if received.bytes == 0 => return Err(ConnectError::Closed),
             Ok(received) => received,
             Err(Errno::CONNRESET) => return Err(ConnectError::Closed),
@@ -209,7 +211,7 @@ impl Connection {
 
     /// Descriptors are missing: because this process can have no more, or because the exporter lied.
     fn missing(&self, expected: usize, found: usize) -> ConnectError {
-        match dup(&self.socket) {
+        match dup(&*self.socket) {
             Err(errno @ (Errno::MFILE | Errno::NFILE)) => {
                 ConnectError::Mem(MemError::of("recvmsg", errno, 0))
             }

@@ -18,6 +18,8 @@ use crate::process::Process;
 #[derive(Debug)]
 pub(super) struct Conn {
     socket: OwnedFd,
+    /// Its process, until its page has it.
+    process: Option<Process>,
     page: Option<Arc<ImporterPage>>,
     /// Which process it comes from: equal for equal processes.
     pub(super) peer: u64,
@@ -41,8 +43,8 @@ pub(super) enum Next {
 }
 
 impl Conn {
-    pub(super) fn new(socket: OwnedFd, peer: u64) -> Self {
-        Self { socket, page: None, peer, since: Instant::now(), proven: false, muted: false }
+    pub(super) fn new(socket: OwnedFd, process: Option<Process>, peer: u64) -> Self {
+        Self { socket, process, page: None, peer, since: Instant::now(), proven: false, muted: false }
     }
 
     pub(super) fn into_page(self) -> Option<Arc<ImporterPage>> {
@@ -119,8 +121,7 @@ impl Conn {
         if self.page.is_some() {
             return None; // it has its page: one a connection
         }
-        let process = Process::of_peer(self.socket.as_fd()).ok();
-        let (page, file) = ImporterPage::create(process).ok()?;
+        let (page, file) = ImporterPage::create(self.process.take()).ok()?;
         let page = Arc::new(page);
         let table = exports.table_file()?;
         page.grant(request.claim.id);

@@ -127,7 +127,7 @@ pub enum Watch {
     /// A pidfd: readable once the process has ended (`pidfd_open(2)`).
     Pidfd(OwnedFd),
     /// A connection, which others may be reading from: hung up once the process has closed its end, by ending or by exec.
-    Connection(OwnedFd),
+    Connection(Arc<OwnedFd>),
 }
 
 impl Watch {
@@ -385,7 +385,7 @@ impl Events {
                     }
                     self.listener = Some(socket);
                 }
-                Order::Unwatch(id) => drop(self.watched.remove(&id)),
+                Order::Unwatch(id) => drop(self.unwatch(id)),
                 Order::Watch { id, watched } => {
                     for watch in &watched.fds {
                         let (fd, events) = watch.events();
@@ -421,10 +421,9 @@ impl Events {
             }
             Err(_) => return,
         };
-        let peer = match Process::of_peer(socket.as_fd()) {
-            Ok(process) => process.inode().unwrap_or_else(|| u64::from(process.pid())),
-            Err(_) => UNKNOWN,
-        };
+        let process = Process::of_peer(socket.as_fd()).ok();
+        let number = |process: &Process| process.inode().unwrap_or_else(|| u64::from(process.pid()));
+        let peer = process.as_ref().map_or(UNKNOWN, number);
         let conns = self.conns.values().map(|conn| conn.peer);
         let same = conns.chain(self.orphans.iter().map(|orphan| orphan.peer)).filter(|other| *other == peer);
         if (peer != UNKNOWN && same.count() >= MAX_PER_PROCESS) || self.orphans.len() >= MAX_CONNECTIONS {
@@ -439,9 +438,10 @@ impl Events {
             }
         }
         let id = self.shared.next.fetch_add(1, Ordering::Relaxed);
-        let conn = Conn::new(socket, peer);
+        let conn = Conn::new(socket, process, peer);
         if epoll::add(&self.epoll, &conn, EventData::new_u64(id), EventFlags::IN).is_ok() {
             self.conns.insert(id, conn);
+            self.ready(id); // its request is there already, most times
         }
     }
 
@@ -459,11 +459,20 @@ impl Events {
                         epoll::modify(&self.epoll, conn.as_fd(), EventData::new_u64(id), EventFlags::RDHUP);
                 }
             }
-        } else if let Some(watched) = self.watched.remove(&id) {
+        } else if let Some(state) = self.unwatch(id) {
             tracing::debug!("an exporter is gone");
-            watched.state.set_gone();
-            drop(watched.fds);
+            state.set_gone();
         }
+    }
+
+    /// Ends a watch: the descriptors go out of the epoll set here, for they may be open elsewhere, too, and would be told of for
+    /// ever.
+    fn unwatch(&mut self, id: u64) -> Option<Arc<PeerState>> {
+        let watched = self.watched.remove(&id)?;
+        for watch in &watched.fds {
+            let _ = epoll::delete(&self.epoll, watch.events().0);
+        }
+        Some(watched.state)
     }
 
     fn close(&mut self, id: u64) {

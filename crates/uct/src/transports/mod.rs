@@ -2,6 +2,7 @@
 
 #[cfg(feature = "self")]
 pub mod self_;
+#[cfg(feature = "shm")]
 pub mod shm;
 
 use crate::api::Component;

@@ -42,6 +42,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// [`Truncated`].
+    #[inline]
     pub fn bytes(&mut self, len: usize) -> Result<&'a [u8], Truncated> {
         let error = Truncated { offset: self.bytes.len(), needed: len.saturating_sub(self.remaining()) };
         let end = self.offset.checked_add(len).ok_or(error)?;
@@ -54,6 +55,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// [`Truncated`].
+    #[inline]
     pub fn array<const N: usize>(&mut self) -> Result<[u8; N], Truncated> {
         let mut array = [0; N];
         array.copy_from_slice(self.bytes(N)?);
@@ -64,6 +66,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// [`Truncated`].
+    #[inline]
     pub fn u8(&mut self) -> Result<u8, Truncated> {
         self.array().map(u8::from_le_bytes)
     }
@@ -72,6 +75,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// [`Truncated`].
+    #[inline]
     pub fn u16(&mut self) -> Result<u16, Truncated> {
         self.array().map(u16::from_le_bytes)
     }
@@ -80,6 +84,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// [`Truncated`].
+    #[inline]
     pub fn u32(&mut self) -> Result<u32, Truncated> {
         self.array().map(u32::from_le_bytes)
     }
@@ -88,6 +93,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// [`Truncated`].
+    #[inline]
     pub fn u64(&mut self) -> Result<u64, Truncated> {
         self.array().map(u64::from_le_bytes)
     }
@@ -127,6 +133,7 @@ impl<'a> Writer<'a> {
     ///
     /// # Errors
     /// [`NoRoom`]; nothing is written then.
+    #[inline]
     pub fn bytes(&mut self, bytes: &[u8]) -> Result<&mut Self, NoRoom> {
         let error = NoRoom { offset: self.offset, needed: bytes.len() };
         let end = self.offset.checked_add(bytes.len()).ok_or(error)?;
@@ -135,10 +142,25 @@ impl<'a> Writer<'a> {
         Ok(self)
     }
 
+    /// The next `len` bytes, for the caller to write.
+    ///
+    /// # Errors
+    /// [`NoRoom`].
+    #[inline]
+    pub fn reserve(&mut self, len: usize) -> Result<&mut [u8], NoRoom> {
+        let error = NoRoom { offset: self.offset, needed: len };
+        let begin = self.offset;
+        let end = begin.checked_add(len).ok_or(error)?;
+        let bytes = self.bytes.get_mut(begin..end).ok_or(error)?;
+        self.offset = end;
+        Ok(bytes)
+    }
+
     /// Writes one byte.
     ///
     /// # Errors
     /// [`NoRoom`].
+    #[inline]
     pub fn u8(&mut self, value: u8) -> Result<&mut Self, NoRoom> {
         self.bytes(&value.to_le_bytes())
     }
@@ -147,6 +169,7 @@ impl<'a> Writer<'a> {
     ///
     /// # Errors
     /// [`NoRoom`].
+    #[inline]
     pub fn u16(&mut self, value: u16) -> Result<&mut Self, NoRoom> {
         self.bytes(&value.to_le_bytes())
     }
@@ -155,6 +178,7 @@ impl<'a> Writer<'a> {
     ///
     /// # Errors
     /// [`NoRoom`].
+    #[inline]
     pub fn u32(&mut self, value: u32) -> Result<&mut Self, NoRoom> {
         self.bytes(&value.to_le_bytes())
     }
@@ -163,6 +187,7 @@ impl<'a> Writer<'a> {
     ///
     /// # Errors
     /// [`NoRoom`].
+    #[inline]
     pub fn u64(&mut self, value: u64) -> Result<&mut Self, NoRoom> {
         self.bytes(&value.to_le_bytes())
     }

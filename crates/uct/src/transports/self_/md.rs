@@ -8,6 +8,7 @@ use crate::api::{
     AllocError, AttachError, AttachRequest, Attached, Attachment, ComponentId, GlobalId, LinearCost, Md,
     MdAttr, MdFlags, MdParams, MemTypes, Memh, PackError, PackFlags, RegError,
 };
+use crate::config::IMPORT_TIMEOUT;
 use crate::export::{Claim, Export, ExportTable, Gate, Refusal};
 use crate::memory::{AccessError, LocalMem, MappedView, Rights, StaleReason, check_range};
 
@@ -40,7 +41,7 @@ impl SelfMd {
             global_id: GlobalId::from(*params.exports.uuid()),
             local_cpus: String::new(),
         };
-        Self { attr, exports: Arc::clone(&params.exports), patience: params.import_timeout }
+        Self { attr, exports: Arc::clone(&params.exports), patience: params.config.get(&IMPORT_TIMEOUT) }
     }
 }
 

@@ -1,16 +1,19 @@
 //! The memory domain of `shm`.
 
 use std::os::fd::AsFd;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use ucs::mem::{Access, Mapping, MemError, Memfd};
 
+use super::Methods;
 use super::mkey::{self, Mkey};
 use super::peer::{Peer, Peers, unsafe_memory};
 use crate::api::{
     AllocError, AttachError, AttachRequest, Attached, Attachment, ComponentId, GlobalId, LinearCost, Md,
     MdAttr, MdFlags, MdParams, MemTypes, Memh, PackError, PackFlags, RegError,
 };
+use crate::config::IMPORT_TIMEOUT;
 use crate::export::table::number;
 use crate::export::{Export, ExportTable, Gate};
 use crate::memory::{AccessError, LocalMem, MappedView, Rights, StaleReason, check_range};
@@ -24,10 +27,11 @@ pub struct ShmMd {
     params: MdParams,
     me: Identity,
     peers: Peers,
+    patience: Duration,
 }
 
 impl ShmMd {
-    pub(super) fn new(boot: [u8; 16], params: &MdParams) -> Self {
+    pub(super) fn new(boot: [u8; 16], params: &MdParams, methods: Methods) -> Self {
         let attr = MdAttr {
             component: ComponentId::SHM,
             flags: MdFlags::ALLOC | MdFlags::RKEY_PTR | MdFlags::EXPORTED_MKEY,
@@ -44,7 +48,13 @@ impl ShmMd {
             local_cpus: String::new(),
         };
         let me = Identity::of_self();
-        Self { attr, params: params.clone(), me, peers: Peers::new(me) }
+        Self {
+            attr,
+            params: params.clone(),
+            me,
+            peers: Peers::new(me, methods),
+            patience: params.config.get(&IMPORT_TIMEOUT),
+        }
     }
 }
 
@@ -58,12 +68,12 @@ impl Md for ShmMd {
     }
 
     fn reg(&self, mem: &Arc<LocalMem>) -> Result<Box<dyn Memh>, RegError> {
-        let file = mem.file().ok_or(RegError::Unsupported {
+        mem.file().ok_or(RegError::Unsupported {
             kind: mem.kind(),
             why: "shm can only give away memory that it allocated: use MemMap::allocate",
         })?;
         Ok(Box::new(ShmMemh {
-            region: number(file),
+            region: OnceLock::new(),
             mem: Arc::clone(mem),
             me: self.me,
             service: Arc::clone(&self.params.service),
@@ -75,7 +85,7 @@ impl Md for ShmMd {
         let key = Mkey::decode(request.mkey).map_err(AttachError::Malformed)?;
         let len = usize::try_from(request.length)
             .map_err(|_| AttachError::Mem(MemError::TooLarge { wanted: request.length }))?;
-        let (peer, region, how) = self.peers.reach(&key, request, &self.params)?;
+        let (peer, region, how) = self.peers.reach(&key, request, &self.params.service)?;
         let access = if region.rights.contains(Rights::WRITE) { Access::ReadWrite } else { Access::Read };
         let map = Memfd::map_foreign(region.fd.as_fd(), len, access).map_err(unsafe_memory)?;
         let gate = Gate::new(
@@ -83,7 +93,7 @@ impl Md for ShmMd {
             Arc::clone(&peer.slots),
             Some(Arc::clone(&peer.state)),
             (key.slot, request.id, request.epoch),
-            self.params.import_timeout,
+            self.patience,
         )
         .ok_or(AttachError::Malformed("no such line in the export table"))?;
         gate.check().map_err(|why| match why {
@@ -100,8 +110,8 @@ impl Md for ShmMd {
 /// A registration with `shm`: memory that it allocated.
 #[derive(Debug)]
 struct ShmMemh {
-    /// Descriptor and inode of the memfd.
-    region: Option<(u32, u64)>,
+    /// Descriptor and inode of the memfd, asked at the first pack.
+    region: OnceLock<Option<(u32, u64)>>,
     mem: Arc<LocalMem>,
     me: Identity,
     service: Arc<Service>,
@@ -135,9 +145,9 @@ impl Memh for ShmMemh {
             exporter: self.me,
             slot: export.claim().slot,
             token: export.claim().token,
-            region: self.region.ok_or(unnumbered.clone())?,
+            region: self.region.get_or_init(|| number(self.mem.file()?)).ok_or(unnumbered.clone())?,
             files: self.exports.file_numbers().ok_or(unnumbered)?,
-            service: self.service.name().to_vec(),
+            service: self.service.name(),
         };
         key.encode(out).map_err(|_| wrong)
     }

@@ -34,9 +34,9 @@ pub const NAME_MAX: usize = 108;
 
 const ABSTRACT: u8 = 1;
 
-/// The key's content.
+/// The key's content; `S` is bytes, owned by those that were decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mkey {
+pub struct Mkey<S = Vec<u8>> {
     /// Who exports.
     pub exporter: Identity,
     /// The line of the export table.
@@ -48,19 +48,20 @@ pub struct Mkey {
     /// Descriptors and inodes of the export table and the vault.
     pub files: FileNumbers,
     /// The name of the abstract service socket.
-    pub service: Vec<u8>,
+    pub service: S,
 }
 
-impl Mkey {
+impl<S: AsRef<[u8]>> Mkey<S> {
     /// Writes the key to all of `out`.
     ///
     /// # Errors
     /// `out` has less than [`LEN`] bytes, or the service name more than [`NAME_MAX`].
     pub fn encode(&self, out: &mut [u8]) -> Result<(), NoRoom> {
+        let service = self.service.as_ref();
         let mut name = [0; NAME_MAX];
-        let room = NoRoom { offset: 104, needed: self.service.len() };
-        name.get_mut(..self.service.len()).ok_or(room)?.copy_from_slice(&self.service);
-        let len = u8::try_from(self.service.len()).map_err(|_| room)?;
+        let room = NoRoom { offset: 104, needed: service.len() };
+        name.get_mut(..service.len()).ok_or(room)?.copy_from_slice(service);
+        let len = u8::try_from(service.len()).map_err(|_| room)?;
         let exporter = &self.exporter;
         let mut to = Writer::new(out);
         to.u32(exporter.pid)?.u32(self.slot)?;
@@ -72,7 +73,9 @@ impl Mkey {
         to.u8(ABSTRACT)?.u8(len)?.u16(0)?.bytes(&name)?.u32(0)?;
         Ok(())
     }
+}
 
+impl Mkey {
     /// Reads a key: total, and canonical (what it accepts, `encode` writes again).
     ///
     /// # Errors

@@ -12,6 +12,7 @@ mod peer;
 use std::sync::Arc;
 
 use bitflags::bitflags;
+use ucs::config::{AllowList, AnyVar, Var};
 
 use crate::api::{Capability, Component, ComponentId, Md, MdParams, MdResource, OpenError};
 
@@ -31,8 +32,15 @@ bitflags! {
 }
 
 /// The names of the [`Methods`], as in `UCX_SHM_ATTACH`.
-pub const METHOD_NAMES: &[(&str, Methods)] =
+const METHOD_NAMES: &[(&str, Methods)] =
     &[("socket", Methods::SOCKET), ("proc", Methods::PROC), ("pidfd", Methods::PIDFD)];
+
+/// Ways to get another process's memfds.
+pub const SHM_ATTACH: Var<AllowList> = Var::new(
+    "UCX_SHM_ATTACH",
+    "all",
+    "How shm gets another process's memory: socket (its service passes it), proc (/proc/PID/fd), pidfd (pidfd_getfd)",
+);
 
 /// The component `shm`.
 #[derive(Clone, Copy, Debug)]
@@ -72,6 +80,10 @@ impl Component for ShmComponent {
         CAPABILITIES
     }
 
+    fn vars(&self) -> &'static [&'static dyn AnyVar] {
+        &[&SHM_ATTACH]
+    }
+
     fn query_mds(&self) -> Vec<MdResource> {
         vec![MdResource { name: "memory".to_owned() }]
     }
@@ -81,6 +93,16 @@ impl Component for ShmComponent {
             what: "/proc/sys/kernel/random/boot_id, which tells one system from another,",
             remedy: "mount /proc",
         })?;
-        Ok(Arc::new(ShmMd::new(boot, params)))
+        let names: Vec<&str> = METHOD_NAMES.iter().map(|(name, _)| *name).collect();
+        let allowed = params
+            .config
+            .get(&SHM_ATTACH)
+            .resolve(&names, &[])
+            .map_err(|error| OpenError::UnknownNames { variable: SHM_ATTACH.name(), error })?;
+        let methods = METHOD_NAMES
+            .iter()
+            .filter(|(name, _)| allowed.allows(name))
+            .fold(Methods::empty(), |all, (_, method)| all | *method);
+        Ok(Arc::new(ShmMd::new(boot, params, methods)))
     }
 }

@@ -11,7 +11,7 @@ use ucs::mem::{Access, Mapping, MemError, Memfd};
 use super::direct::{self, Direct};
 use super::mkey::Mkey;
 use super::{METHOD_NAMES, Methods};
-use crate::api::{AttachError, AttachRequest, MdParams};
+use crate::api::{AttachError, AttachRequest};
 use crate::export::gate::SlotSet;
 use crate::export::table::FileNumbers;
 use crate::export::{Claim, PeerState, wire};
@@ -58,6 +58,8 @@ pub(super) struct Region {
 pub(super) struct Peers {
     known: Mutex<HashMap<Exporter, Entry>>,
     me: Identity,
+    /// The ways that may be tried.
+    methods: Methods,
 }
 
 /// All by which a handle names its exporter. Two handles are asked for on one connection only if all of it is equal: a handle
@@ -74,8 +76,8 @@ struct Exporter {
 type Entry = Arc<Mutex<Weak<Peer>>>;
 
 impl Peers {
-    pub(super) fn new(me: Identity) -> Self {
-        Self { known: Mutex::new(HashMap::new()), me }
+    pub(super) fn new(me: Identity, methods: Methods) -> Self {
+        Self { known: Mutex::new(HashMap::new()), me, methods }
     }
 
     /// The exporter of `key`, and the descriptor of the region; `how` it was reached, in words.
@@ -83,7 +85,7 @@ impl Peers {
         &self,
         key: &Mkey,
         request: &AttachRequest<'_>,
-        params: &MdParams,
+        service: &Service,
     ) -> Result<(Arc<Peer>, Region, String), AttachError> {
         let exporter = Exporter {
             context_uuid: request.context_uuid,
@@ -122,8 +124,8 @@ impl Peers {
                 Err(error) => return Err(error),
             }
         }
-        let (reached, region, how) = self.connect(key, &claim, request, params)?;
-        let peer = Arc::new(reached.watched(&params.service)?);
+        let (reached, region, how) = self.connect(key, &claim, request)?;
+        let peer = Arc::new(reached.watched(service)?);
         *entry = Arc::downgrade(&peer);
         Ok((peer, region, how))
     }
@@ -134,12 +136,11 @@ impl Peers {
         key: &Mkey,
         claim: &Claim,
         request: &AttachRequest<'_>,
-        params: &MdParams,
     ) -> Result<(Reached, Region, String), AttachError> {
         let mut reasons = Vec::new();
         let mut remedy = "allow a way to attach in UCX_SHM_ATTACH";
         for (name, method) in METHOD_NAMES {
-            if !params.shm_methods.contains(*method) {
+            if !self.methods.contains(*method) {
                 continue;
             }
             let attempt = if *method == Methods::SOCKET {
@@ -294,7 +295,7 @@ impl Reached {
         match &self.channel {
             Channel::Socket(connection) => {
                 if let Some(connection) = connection.lock().as_ref() {
-                    fds.push(Watch::Connection(connection.watch_fd().map_err(AttachError::of_service)?));
+                    fds.push(Watch::Connection(connection.socket()));
                     if let Ok(process) = connection.peer() {
                         fds.push(Watch::Pidfd(duplicate(&process)?));
                     }
