@@ -1,6 +1,8 @@
 //! Attaching keys: good ones, and all that are not.
 
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use ucs::Status;
 use ucs::mem::page::page_size;
@@ -8,7 +10,7 @@ use uct::api::{AttachError, Attachment, ComponentId, GlobalId, PackFlags};
 use uct::memory::{AccessError, Rights};
 use uct::transports;
 
-use crate::bench::{Bench, assert_holds, assert_refused_as_stale, attach, whole};
+use crate::bench::{Bench, assert_holds, assert_refused_as_stale, assert_stale, attach, whole};
 use crate::exporter::Ticket;
 use crate::fixture::{Place, Side, pattern};
 use crate::{Check, list};
@@ -24,6 +26,7 @@ pub(crate) const CHECKS: &[Check] = list![attach:
     stale_when_revoked in Everywhere,
     stale_when_the_context_is_gone in Apart,
     stale_when_the_process_is_gone in OtherProcess,
+    deadline_is_kept in OtherProcess,
     twice in Everywhere,
     in_any_order in Everywhere,
     dropped_in_any_order in Once,
@@ -254,15 +257,20 @@ fn stale_when_revoked(bench: &Bench) {
     assert_refused_as_stale(&bench.cold(), &ticket);
 }
 
+/// What is attached learns of it a little later than what is being attached.
+#[track_caller]
+fn assert_stale_soon(attachment: &dyn Attachment) {
+    let begin = Instant::now();
+    while attachment.check().is_ok() && begin.elapsed() < Duration::from_secs(2) {
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert_stale(attachment);
+}
+
 fn stale_when_the_context_is_gone(bench: &Bench) {
     let (_, ticket, attachment) = bench.attached(page_size(), MINE);
     bench.exporter.close();
-    // A connection that was made learns of it a little later than a new one.
-    let begin = std::time::Instant::now();
-    while attachment.check().is_ok() && begin.elapsed().as_secs() < 2 {
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
-    crate::bench::assert_stale(&*attachment);
+    assert_stale_soon(&*attachment);
     assert_refused_as_stale(&bench.importer, &ticket);
     assert_refused_as_stale(&bench.cold(), &ticket);
 }
@@ -270,13 +278,32 @@ fn stale_when_the_context_is_gone(bench: &Bench) {
 fn stale_when_the_process_is_gone(bench: &Bench) {
     let (_, ticket, attachment) = bench.attached(page_size(), MINE);
     bench.exporter.process().lock().kill();
-    let begin = std::time::Instant::now();
-    while attachment.check().is_ok() && begin.elapsed().as_secs() < 2 {
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
-    crate::bench::assert_stale(&*attachment);
+    assert_stale_soon(&*attachment);
     assert_refused_as_stale(&bench.importer, &ticket);
     assert_refused_as_stale(&bench.cold(), &ticket);
+}
+
+/// An exporter that is stopped is waited for as long as was asked, where it is waited for at all.
+fn deadline_is_kept(bench: &Bench) {
+    const PATIENCE: Duration = Duration::from_millis(300);
+    let ticket = bench.exporter.export(bench.region(page_size(), MINE));
+    let (cold, warm) = (bench.cold(), bench.attach(&ticket));
+    bench.exporter.process().lock().stop();
+    for importer in [&bench.importer, &cold] {
+        let begin = Instant::now();
+        let answer = importer.md.attach(&ticket.request_within(PATIENCE));
+        let took = begin.elapsed();
+        assert!(took < PATIENCE + Duration::from_secs(2), "it took {took:?}");
+        match answer {
+            Ok(attached) => assert_holds(&*attached.memory, MINE),
+            Err(error) => assert_eq!(error.status(), Status::Unreachable, "{error}"),
+        }
+    }
+    bench.exporter.process().lock().cont();
+    assert_holds(&*warm, MINE);
+    for importer in [&bench.importer, &cold] {
+        assert_holds(&*attach(importer, &ticket).unwrap(), MINE);
+    }
 }
 
 fn twice(bench: &Bench) {

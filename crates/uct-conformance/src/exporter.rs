@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use testkit::{Child, Role, role};
@@ -55,6 +56,11 @@ impl Ticket {
     }
 
     pub(crate) fn request(&self) -> AttachRequest<'_> {
+        self.request_within(IMPORT_TIMEOUT)
+    }
+
+    /// As [`Self::request`], with another bound.
+    pub(crate) fn request_within(&self, patience: Duration) -> AttachRequest<'_> {
         AttachRequest {
             context_uuid: self.context_uuid,
             id: self.id,
@@ -62,7 +68,7 @@ impl Ticket {
             address: self.address,
             length: self.length,
             mkey: &self.mkey,
-            deadline: Deadline::after(IMPORT_TIMEOUT),
+            deadline: Deadline::after(patience),
         }
     }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ucs::config::Config;
+use ucs::config::{Config, ConfigBuilder};
 use ucs::mem::Mapping;
 use uct::api::{Component, Md, MdFlags, MdParams};
 use uct::export::ExportTable;
@@ -41,8 +41,8 @@ pub struct Fixture {
     pub component: &'static dyn Component,
     /// Where its importers can be: in all other places an attachment must be refused.
     pub places: &'static [Place],
-    /// What importers and exporters of this process are opened with, beside the defaults.
-    pub adjust: fn(&mut MdParams),
+    /// Variables that contexts of this process are opened with, and their values; the environment is not looked at.
+    pub settings: &'static [(&'static str, &'static str)],
     /// Checks that fail because of a fault that is known and not mended yet: each must still fail, or leave this list.
     pub known_to_fail: &'static [&'static str],
 }
@@ -51,13 +51,7 @@ impl Fixture {
     /// The transport of this name.
     #[must_use]
     pub fn of(name: &str, places: &'static [Place]) -> Self {
-        Self { component: component(name), places, adjust: |_| {}, known_to_fail: &[] }
-    }
-
-    /// The same transport, opened otherwise.
-    #[must_use]
-    pub fn adjusted(self, adjust: fn(&mut MdParams)) -> Self {
-        Self { adjust, ..self }
+        Self { component: component(name), places, settings: &[], known_to_fail: &[] }
     }
 }
 
@@ -87,11 +81,11 @@ impl Side {
     pub(crate) fn open(fixture: &Fixture) -> Self {
         let exports = Arc::new(ExportTable::new(REVOKE_TIMEOUT).unwrap());
         let service = Arc::new(Service::new(Arc::clone(&exports)));
-        let config = Config::builder(uct::config::VARS).build().unwrap();
-        let mut params = uct::config::md_params(&config, &exports, &service).unwrap();
-        params.import_timeout = IMPORT_TIMEOUT;
-        (fixture.adjust)(&mut params);
         let component = fixture.component;
+        let config = Config::builder(uct::config::VARS).vars(component.vars()).ignore_env();
+        let set = |config: ConfigBuilder, (name, value): &(&str, &str)| config.set(*name, *value);
+        let config = fixture.settings.iter().fold(config, set).build().unwrap();
+        let params = MdParams { exports: Arc::clone(&exports), service, config };
         let resources = component.query_mds();
         let first = resources.first().expect("a memory domain is there on every machine that runs the suite");
         let md = component.open_md(first, &params).unwrap();

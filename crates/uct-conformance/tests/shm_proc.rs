@@ -1,11 +1,11 @@
 //! The suite for `shm` with descriptors taken from `/proc/PID/fd`.
 
-use uct::transports::shm::Methods;
 use uct_conformance::{Fixture, Place};
 
 fn main() -> std::process::ExitCode {
     // Who has taken descriptors without a connection does not learn of the end of a context whose exports were not revoked.
     let known_to_fail = &["attach::stale_when_the_context_is_gone"];
-    let shm = Fixture { known_to_fail, ..Fixture::of("shm", &[Place::TwoContexts, Place::TwoProcesses]) };
-    uct_conformance::main(&shm.adjusted(|params| params.shm_methods = Methods::PROC))
+    let settings = &[("UCX_SHM_ATTACH", "proc")];
+    let shm = Fixture::of("shm", &[Place::TwoContexts, Place::TwoProcesses]);
+    uct_conformance::main(&Fixture { settings, known_to_fail, ..shm })
 }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
+use ucs::config::AnyVar;
 use ucs::sync::{AtomicUsize, Ordering};
 use uct::api::{
     AllocError, AttachError, AttachRequest, Attached, Attachment, Capability, Component, ComponentId, Md,
@@ -86,6 +87,10 @@ impl Component for FakeComponent {
 
     fn name(&self) -> &'static str {
         self.real.name()
+    }
+
+    fn vars(&self) -> &'static [&'static dyn AnyVar] {
+        self.real.vars()
     }
 
     fn capabilities(&self) -> &'static [Capability] {
