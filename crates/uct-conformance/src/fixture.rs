@@ -43,15 +43,13 @@ pub struct Fixture {
     pub places: &'static [Place],
     /// Variables that contexts of this process are opened with, and their values; the environment is not looked at.
     pub settings: &'static [(&'static str, &'static str)],
-    /// Checks that fail because of a fault that is known and not mended yet: each must still fail, or leave this list.
-    pub known_to_fail: &'static [&'static str],
 }
 
 impl Fixture {
     /// The transport of this name.
     #[must_use]
     pub fn of(name: &str, places: &'static [Place]) -> Self {
-        Self { component: component(name), places, settings: &[], known_to_fail: &[] }
+        Self { component: component(name), places, settings: &[] }
     }
 }
 

@@ -64,7 +64,7 @@ impl Host {
         let report = Report::Packed {
             handle: Secret(handle.as_bytes().to_vec()),
             debug: format!("{handle:?}"),
-            said: said(handle.md_results()),
+            said: said(&handle.md_results()),
             nanos,
         };
         self.exports.insert(slot, Exported { handle, region });

@@ -393,6 +393,21 @@ impl ExportTable {
     }
 }
 
+impl Drop for ExportTable {
+    /// Withdraws what still lives: importers that have the table mapped are told.
+    fn drop(&mut self) {
+        if !self.is_mine() {
+            return;
+        }
+        let Some(shared) = self.shared.get() else { return };
+        for record in self.state.get_mut().records.iter().flatten() {
+            if let Some(word) = wire::epoch(shared.table.bytes(), record.claim.slot) {
+                in_flight::withdraw(word, record.claim.epoch);
+            }
+        }
+    }
+}
+
 /// Descriptor and inode of a memfd.
 pub(crate) fn number(file: &Memfd) -> Option<(u32, u64)> {
     let fd = std::os::fd::AsRawFd::as_raw_fd(&file.as_fd());

@@ -6,6 +6,7 @@
 mod sys;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs;
@@ -102,8 +103,9 @@ impl Process {
     /// The inode of its pidfd, where that is unique.
     #[must_use]
     pub fn inode(&self) -> Option<u64> {
-        let unique = fs::fstatfs(&self.fd).is_ok_and(|fs| fs.f_type == PID_FS_MAGIC);
-        unique.then(|| fs::fstat(&self.fd).ok().map(|stat| stat.st_ino)).flatten()
+        static UNIQUE: OnceLock<bool> = OnceLock::new(); // a matter of the kernel
+        let ask = || fs::fstatfs(&self.fd).is_ok_and(|fs| fs.f_type == PID_FS_MAGIC);
+        UNIQUE.get_or_init(ask).then(|| fs::fstat(&self.fd).ok().map(|stat| stat.st_ino)).flatten()
     }
 
     /// Whether it has ended.
@@ -137,6 +139,12 @@ impl Process {
     pub fn fetch(&self, fd: u32) -> Result<OwnedFd, Errno> {
         let fd = i32::try_from(fd).map_err(|_| Errno::BADF)?;
         pidfd_getfd(&self.fd, fd, PidfdGetfdFlags::empty())
+    }
+}
+
+impl From<Process> for OwnedFd {
+    fn from(process: Process) -> Self {
+        process.fd
     }
 }
 

@@ -10,6 +10,7 @@
 pub mod client;
 mod conn;
 pub mod server;
+pub mod watch;
 pub mod wire;
 
 pub use client::{ConnectError, Connection, Granted};

@@ -20,6 +20,7 @@ use ucs::mem::MemError;
 use ucs::sync::{AtomicBool, AtomicU64, Ordering};
 
 use super::conn::{Conn, Next};
+use super::watch::{Watch, Watches, Watching};
 use crate::export::ExportTable;
 use crate::export::PeerState;
 use crate::export::importers::ImporterPage;
@@ -95,54 +96,14 @@ struct Running {
 struct Shared {
     stop: AtomicBool,
     wake: OwnedFd,
+    watches: Arc<Watches>,
     orders: Mutex<Vec<Order>>,
     /// The next connection's or watched exporter's number.
     next: AtomicU64,
 }
 
-/// An exporter is watched as long as this lives.
-pub struct Watching {
-    shared: Arc<Shared>,
-    id: u64,
-    generation: Generation,
-}
-
-impl fmt::Debug for Watching {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Watching").field("id", &self.id).finish_non_exhaustive()
-    }
-}
-
-impl Drop for Watching {
-    fn drop(&mut self) {
-        if self.generation.is_current() {
-            self.shared.order(Order::Unwatch(self.id));
-        }
-    }
-}
-
-/// A descriptor that tells when a process is gone.
-#[derive(Debug)]
-pub enum Watch {
-    /// A pidfd: readable once the process has ended (`pidfd_open(2)`).
-    Pidfd(OwnedFd),
-    /// A connection, which others may be reading from: hung up once the process has closed its end, by ending or by exec.
-    Connection(Arc<OwnedFd>),
-}
-
-impl Watch {
-    fn events(&self) -> (&OwnedFd, EventFlags) {
-        match self {
-            Self::Pidfd(fd) => (fd, EventFlags::IN),
-            Self::Connection(fd) => (fd, EventFlags::RDHUP),
-        }
-    }
-}
-
 enum Order {
     Listen(OwnedFd),
-    Watch { id: u64, watched: Watched },
-    Unwatch(u64),
     Sweep,
 }
 
@@ -192,10 +153,9 @@ impl Service {
     /// [`ServiceError`].
     pub fn watch(&self, state: &Arc<PeerState>, fds: Vec<Watch>) -> Result<Watching, ServiceError> {
         let mut running = self.running.lock();
-        let shared = Arc::clone(&self.start(&mut running)?.shared);
+        let shared = &self.start(&mut running)?.shared;
         let id = shared.next.fetch_add(1, Ordering::Relaxed);
-        shared.order(Order::Watch { id, watched: Watched { state: Arc::clone(state), fds } });
-        Ok(Watching { shared, id, generation: self.generation })
+        Ok(shared.watches.add(id, state, fds)?)
     }
 
     /// Has kept memory looked at until it is drained.
@@ -213,13 +173,18 @@ impl Service {
         if running.is_none() {
             let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
                 .map_err(|errno| MemError::of("eventfd", errno, 0))?;
+            let epoll = epoll::create(CreateFlags::CLOEXEC)
+                .map_err(|errno| MemError::of("epoll_create1", errno, 0))?;
+            epoll::add(&epoll, &wake, EventData::new_u64(WAKE), EventFlags::IN)
+                .map_err(|errno| MemError::of("epoll_ctl", errno, 0))?;
             let shared = Arc::new(Shared {
                 stop: AtomicBool::new(false),
                 wake,
+                watches: Watches::new(epoll),
                 orders: Mutex::new(Vec::new()),
                 next: AtomicU64::new(FIRST),
             });
-            let mut events = Events::new(Arc::clone(&shared), Arc::clone(&self.exports))?;
+            let mut events = Events::new(Arc::clone(&shared), Arc::clone(&self.exports));
             let thread = std::thread::Builder::new()
                 .name("rucx-service".to_owned())
                 .stack_size(256 << 10)
@@ -275,11 +240,6 @@ const FIRST: u64 = 2;
 /// A process that cannot be told from others: in a pid namespace that is not visible here, on kernels before 6.9.
 const UNKNOWN: u64 = 0;
 
-struct Watched {
-    state: Arc<PeerState>,
-    fds: Vec<Watch>,
-}
-
 /// The page of a connection that has ended with something in flight.
 struct Orphan {
     page: Arc<ImporterPage>,
@@ -291,10 +251,8 @@ struct Orphan {
 struct Events {
     shared: Arc<Shared>,
     exports: Arc<ExportTable>,
-    epoll: OwnedFd,
     listener: Option<OwnedFd>,
     conns: HashMap<u64, Conn>,
-    watched: HashMap<u64, Watched>,
     /// Pages of closed connections with something in flight: an importer that forked, say, or died inside.
     orphans: Vec<Orphan>,
     sweeping: bool,
@@ -303,22 +261,16 @@ struct Events {
 }
 
 impl Events {
-    fn new(shared: Arc<Shared>, exports: Arc<ExportTable>) -> Result<Self, MemError> {
-        let epoll =
-            epoll::create(CreateFlags::CLOEXEC).map_err(|errno| MemError::of("epoll_create1", errno, 0))?;
-        epoll::add(&epoll, &shared.wake, EventData::new_u64(WAKE), EventFlags::IN)
-            .map_err(|errno| MemError::of("epoll_ctl", errno, 0))?;
-        Ok(Self {
+    fn new(shared: Arc<Shared>, exports: Arc<ExportTable>) -> Self {
+        Self {
             shared,
             exports,
-            epoll,
             listener: None,
             conns: HashMap::new(),
-            watched: HashMap::new(),
             orphans: Vec::new(),
             sweeping: false,
             paused: None,
-        })
+        }
     }
 
     fn run(&mut self) {
@@ -327,7 +279,11 @@ impl Events {
         while !self.shared.stop.load(Ordering::Acquire) {
             buffer.clear();
             let timeout = self.needs_time().then(|| Timespec::try_from(SWEEP).unwrap_or_default());
-            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut buffer), timeout.as_ref()) {
+            match epoll::wait(
+                self.shared.watches.epoll(),
+                rustix::buffer::spare_capacity(&mut buffer),
+                timeout.as_ref(),
+            ) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => {
                     tracing::error!(%error, "the service thread ends: importers will time out");
@@ -378,23 +334,16 @@ impl Events {
             match order {
                 Order::Sweep => self.sweeping = true,
                 Order::Listen(socket) => {
-                    let added =
-                        epoll::add(&self.epoll, &socket, EventData::new_u64(LISTENER), EventFlags::IN);
+                    let added = epoll::add(
+                        self.shared.watches.epoll(),
+                        &socket,
+                        EventData::new_u64(LISTENER),
+                        EventFlags::IN,
+                    );
                     if let Err(error) = added {
                         tracing::error!(%error, "the service socket cannot be watched");
                     }
                     self.listener = Some(socket);
-                }
-                Order::Unwatch(id) => drop(self.unwatch(id)),
-                Order::Watch { id, watched } => {
-                    for watch in &watched.fds {
-                        let (fd, events) = watch.events();
-                        let added = epoll::add(&self.epoll, fd, EventData::new_u64(id), events);
-                        if let Err(error) = added {
-                            tracing::error!(%error, "an exporter's death will not be noticed");
-                        }
-                    }
-                    self.watched.insert(id, watched);
                 }
             }
         }
@@ -402,7 +351,8 @@ impl Events {
 
     fn look_at_listener(&mut self) {
         let Some(listener) = &self.listener else { return };
-        let added = epoll::add(&self.epoll, listener, EventData::new_u64(LISTENER), EventFlags::IN);
+        let added =
+            epoll::add(self.shared.watches.epoll(), listener, EventData::new_u64(LISTENER), EventFlags::IN);
         if let Err(error) = added {
             tracing::error!(%error, "the service socket cannot be watched: importers will time out");
         }
@@ -415,7 +365,7 @@ impl Events {
             Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
                 // The connection stays in the queue and the listener ready: looking again at once would spin.
                 tracing::warn!(%error, "importers have to wait: no descriptor for their connection");
-                let _ = epoll::delete(&self.epoll, listener);
+                let _ = epoll::delete(self.shared.watches.epoll(), listener);
                 self.paused = Some(Instant::now());
                 return;
             }
@@ -439,7 +389,7 @@ impl Events {
         }
         let id = self.shared.next.fetch_add(1, Ordering::Relaxed);
         let conn = Conn::new(socket, process, peer);
-        if epoll::add(&self.epoll, &conn, EventData::new_u64(id), EventFlags::IN).is_ok() {
+        if epoll::add(self.shared.watches.epoll(), &conn, EventData::new_u64(id), EventFlags::IN).is_ok() {
             self.conns.insert(id, conn);
             self.ready(id); // its request is there already, most times
         }
@@ -455,29 +405,23 @@ impl Events {
                 // Its end is still told: EPOLLHUP always is (epoll_ctl(2)).
                 Next::Mute => {
                     conn.muted = true;
-                    let _ =
-                        epoll::modify(&self.epoll, conn.as_fd(), EventData::new_u64(id), EventFlags::RDHUP);
+                    let _ = epoll::modify(
+                        self.shared.watches.epoll(),
+                        conn.as_fd(),
+                        EventData::new_u64(id),
+                        EventFlags::RDHUP,
+                    );
                 }
             }
-        } else if let Some(state) = self.unwatch(id) {
+        } else if let Some(state) = self.shared.watches.remove(id) {
             tracing::debug!("an exporter is gone");
             state.set_gone();
         }
     }
 
-    /// Ends a watch: the descriptors go out of the epoll set here, for they may be open elsewhere, too, and would be told of for
-    /// ever.
-    fn unwatch(&mut self, id: u64) -> Option<Arc<PeerState>> {
-        let watched = self.watched.remove(&id)?;
-        for watch in &watched.fds {
-            let _ = epoll::delete(&self.epoll, watch.events().0);
-        }
-        Some(watched.state)
-    }
-
     fn close(&mut self, id: u64) {
         let Some(conn) = self.conns.remove(&id) else { return };
-        let _ = epoll::delete(&self.epoll, conn.as_fd());
+        let _ = epoll::delete(self.shared.watches.epoll(), conn.as_fd());
         let peer = conn.peer;
         if let Some(page) = conn.into_page() {
             page.close();

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::fs::{FileType, Mode, OFlags, fstat, open};
-use rustix::io::Errno;
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::process::Pid;
 use ucs::mem::{Access, Mapping, MemError, Memfd};
 use ucs::sync::{Ordering, fence};
@@ -19,6 +19,7 @@ use crate::api::AttachError;
 use crate::export::gate::SlotSet;
 use crate::export::{Claim, Token, wire};
 use crate::process::{Identity, Process};
+use crate::service::watch::Watch;
 
 /// An exporter whose descriptors are taken.
 #[derive(Debug)]
@@ -52,7 +53,9 @@ pub(super) fn connect(
     let direct = Direct { process, method, slots: Arc::clone(&slots) };
     let region = direct.region(key, claim, &table)?;
     let how = direct.how().to_owned();
-    Ok((Reached { table, slots, channel: Channel::Direct(direct) }, region, how))
+    let watch = fcntl_dupfd_cloexec(&direct.process, 0).map_err(|errno| MemError::of("dup", errno, 0))?;
+    let watches = vec![Watch::Pidfd(watch)];
+    Ok((Reached { table, slots, channel: Channel::Direct(direct), watches }, region, how))
 }
 
 fn open_process(key: &Mkey, me: &Identity) -> Result<Process, AttachError> {
@@ -121,10 +124,6 @@ fn failed(call: &'static str, errno: Errno) -> AttachError {
 }
 
 impl Direct {
-    pub(super) fn process(&self) -> &Process {
-        &self.process
-    }
-
     pub(super) fn how(&self) -> &'static str {
         if self.method == Methods::PROC {
             "descriptor taken from /proc/PID/fd"

@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use rustix::io::{Errno, fcntl_dupfd_cloexec};
-use ucs::mem::{Access, Mapping, MemError, Memfd};
+use rustix::io::Errno;
+use ucs::mem::{Access, Mapping, Memfd};
 
 use super::direct::{self, Direct};
 use super::mkey::Mkey;
@@ -17,7 +17,7 @@ use crate::export::table::FileNumbers;
 use crate::export::{Claim, PeerState, wire};
 use crate::memory::Rights;
 use crate::process::{Identity, Process, Recognition};
-use crate::service::server::{Watch, Watching};
+use crate::service::watch::{Watch, Watching};
 use crate::service::{ConnectError, Connection, Service};
 
 /// An exporter, reached.
@@ -36,6 +36,8 @@ pub(super) struct Reached {
     pub(super) table: Arc<Mapping>,
     pub(super) slots: Arc<SlotSet>,
     pub(super) channel: Channel,
+    /// What tells its end: a pidfd and, where there is one, the connection, which also tells an exec.
+    pub(super) watches: Vec<Watch>,
 }
 
 /// How descriptors come from it.
@@ -176,8 +178,8 @@ impl Peers {
             Err(error) => return Err(AttachError::of_service(error)),
         };
         // A token is shown to the exporter only: the name may have been taken by somebody else since.
-        match connection.peer() {
-            Ok(process) => recognised(&process, &key.exporter)?,
+        let process = match connection.peer() {
+            Ok(process) => process,
             Err(Errno::SRCH) => return Err(GONE),
             Err(errno) => {
                 return Err(AttachError::Unreachable {
@@ -185,7 +187,8 @@ impl Peers {
                     remedy: "allow pidfd_open(2) and SO_PEERPIDFD",
                 });
             }
-        }
+        };
+        recognised(&process, &key.exporter)?;
         let granted =
             connection.ask(wire_request(claim, request, true), deadline).map_err(AttachError::of_service)?;
         let (table, page) = granted.control.ok_or(AttachError::Malformed("no control descriptors"))?;
@@ -194,6 +197,7 @@ impl Peers {
         let reached = Reached {
             table: Arc::new(table.map_err(unsafe_memory)?),
             slots: Arc::new(SlotSet::new(page.map_err(unsafe_memory)?, 0..wire::SLOTS)),
+            watches: vec![Watch::Connection(connection.socket()), Watch::Pidfd(process.into())],
             channel: Channel::Socket(Mutex::new(Some(connection))),
         };
         let region = Region { fd: granted.region, rights: granted.rights };
@@ -288,28 +292,11 @@ impl Peer {
 }
 
 impl Reached {
-    /// Has the service thread watch for its end: a pidfd where there is one, and the end of the connection, which also tells
-    /// an exec.
+    /// Has its end watched for.
     fn watched(self, service: &Service) -> Result<Peer, AttachError> {
-        let mut fds = Vec::new();
-        match &self.channel {
-            Channel::Socket(connection) => {
-                if let Some(connection) = connection.lock().as_ref() {
-                    fds.push(Watch::Connection(connection.socket()));
-                    if let Ok(process) = connection.peer() {
-                        fds.push(Watch::Pidfd(duplicate(&process)?));
-                    }
-                }
-            }
-            Channel::Direct(direct) => fds.push(Watch::Pidfd(duplicate(direct.process())?)),
-        }
         let state = Arc::default();
-        let watching = service.watch(&state, fds)?;
-        let Self { table, slots, channel } = self;
+        let Self { table, slots, channel, watches } = self;
+        let watching = service.watch(&state, watches)?;
         Ok(Peer { state, table, slots, channel, _watching: watching })
     }
-}
-
-fn duplicate(process: &Process) -> Result<OwnedFd, AttachError> {
-    fcntl_dupfd_cloexec(process, 0).map_err(|errno| AttachError::Mem(MemError::of("dup", errno, 0)))
 }
