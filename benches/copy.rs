@@ -6,7 +6,12 @@
 //! ```text
 //! cargo bench -p rucx-benches --bench copy -- [--json] [--samples N] [--sample-us N] [words a row's name contains]
 //! ```
+//!
+//! # Safety
+//! All pointers are into [`Pages`], which has room for the largest size at the largest offset and is freed when it is dropped;
+//! source and destination are two of them.
 
+#![allow(unsafe_code)]
 #![allow(clippy::print_stdout)]
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};

@@ -1,5 +1,7 @@
 //! The importing side. Reads a handle from its standard input: see `host`.
 
+#![allow(clippy::print_stderr)] // a program, and this is what it has to say
+
 use std::io;
 
 use ucp::{Context, Features, read_handle};
@@ -15,12 +17,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let mut greeting = [0; 19];
     host.read(0, &mut greeting)?;
-    eprintln!(
-        "dpu: {} MiB over {}: {:?}",
-        host.len() >> 20,
-        host.transport(),
-        String::from_utf8_lossy(&greeting)
-    );
+    let text = String::from_utf8_lossy(&greeting);
+    eprintln!("dpu: {} MiB over {}: {text:?}", host.len() >> 20, host.transport());
 
     host.write(ANSWER, b"hello from the DPU")?;
     host.store(DONE, 1u64)?;

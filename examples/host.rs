@@ -4,6 +4,8 @@
 //! cargo run --example host | cargo run --example dpu
 //! ```
 
+#![allow(clippy::print_stderr)] // a program, and this is what it has to say
+
 use std::io::{self, Write};
 use std::thread;
 use std::time::{Duration, Instant};

@@ -27,8 +27,8 @@ pub(crate) fn main(root: &Path) -> ExitCode {
     };
     let text = String::from_utf8_lossy(&output.stdout);
     let path = root.join("docs/images/demo.svg");
-    let written =
-        std::fs::create_dir_all(root.join("docs/images")).and_then(|()| std::fs::write(&path, svg(&shown(&text))));
+    let written = std::fs::create_dir_all(root.join("docs/images"))
+        .and_then(|()| std::fs::write(&path, svg(&shown(&text))));
     match written {
         Ok(()) => {
             println!("wrote {}", path.display());
@@ -163,9 +163,12 @@ mod tests {
 
     #[test]
     fn sections_are_chosen_and_the_last_line_stays() {
-        let text = "title\n\n── 1  One ──\na\n── 4  Four ──\nb\n── 6  Six ──\nc\n── 7  Seven ──\nd\n\nall held\n";
+        let text =
+            "title\n\n── 1  One ──\na\n── 4  Four ──\nb\n── 6  Six ──\nc\n── 7  Seven ──\nd\n\nall held\n";
         let shown = shown(text);
-        assert!(shown.contains(&"a") && shown.contains(&"c") && !shown.contains(&"b") && !shown.contains(&"d"));
+        assert!(
+            shown.contains(&"a") && shown.contains(&"c") && !shown.contains(&"b") && !shown.contains(&"d")
+        );
         assert_eq!(shown.last(), Some(&"all held"));
     }
 

@@ -47,12 +47,9 @@
 //! zeros in the child, which is a valid `AtomicU64` too; it happens before any thread of the child runs.
 
 #![allow(unsafe_code)]
-#![allow(
-    clippy::disallowed_types,
-    reason = "statics: loom's atomics cannot be made in a const; this is no part of a model"
-)]
 
 use std::ptr;
+// std's atomics: statics, and a page that the kernel wipes; this is no part of a model.
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};

@@ -1,8 +1,6 @@
 //! Atomics, swapped for loom's under `--cfg loom`.
 //!
-//! Every crate of rucx takes its atomics from here (clippy bans the others), so that lock-free parts can be model-checked.
-
-#![allow(clippy::disallowed_types)]
+//! Every crate of rucx takes its atomics from here (`cargo xtask tidy` refuses others), so that lock-free parts can be model-checked.
 
 #[cfg(not(loom))]
 pub use std::sync::atomic::{

@@ -164,7 +164,27 @@ pub(crate) fn prints(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-const _: [Check; 4] = [unsafe_files, ucp_names_no_transport, decoders, prints];
+/// The marker of a reason, in a file that takes its atomics from the standard library.
+const ATOMICS: &str = "// std's atomics: ";
+
+/// Atomics come from `ucs::sync`, which swaps in loom's for models; a file that cannot be modelled says why.
+pub(crate) fn atomics(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (file, source) in tree.sources().filter(|(file, _)| LIBRARIES.iter().any(|dir| file.is_in(dir))) {
+        if file.is_test() || file.path == "crates/ucs/src/sync.rs" || file.text.contains(ATOMICS) {
+            continue;
+        }
+        for (line, number) in source.product.lines().zip(1..) {
+            if ["std::sync::atomic", "core::sync::atomic"].iter().any(|path| line.contains(path)) {
+                let message = format!("take atomics from ucs::sync, or say why not: {ATOMICS}…");
+                findings.push(Finding::new(&file.path, number, message));
+            }
+        }
+    }
+    findings
+}
+
+const _: [Check; 5] = [unsafe_files, ucp_names_no_transport, decoders, prints, atomics];
 
 #[cfg(test)]
 mod tests {
@@ -221,6 +241,19 @@ mod tests {
             ("crates/rucx-cli/src/main.rs", text),
         ];
         assert_eq!(found(decoders, &files), ["crates/ucp/src/mem.rs:2", "crates/uct/src/export/table.rs:1"]);
+    }
+
+    #[test]
+    fn atomics_past_the_swap() {
+        let text = "use std::sync::atomic::AtomicU8;\n";
+        let files = [
+            ("crates/uct/src/a.rs", text),
+            ("crates/ucs/src/sync.rs", text),
+            ("crates/ucs/src/b.rs", "// std's atomics: statics\nuse std::sync::atomic::AtomicU8;\n"),
+            ("crates/ucs/src/c.rs", "// std::sync::atomic\n"),
+            ("crates/testkit/src/d.rs", text),
+        ];
+        assert_eq!(found(atomics, &files), ["crates/uct/src/a.rs:1"]);
     }
 
     #[test]

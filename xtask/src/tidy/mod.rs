@@ -53,6 +53,7 @@ pub(crate) const CHECKS: &[(&str, Check)] = &[
     ("ucp_names_no_transport", layers::ucp_names_no_transport),
     ("decoders", layers::decoders),
     ("prints", layers::prints),
+    ("atomics", layers::atomics),
     ("invariants", invariants::check),
     ("manifests", manifests::check),
     ("dependencies", dependencies::check),

@@ -5,9 +5,9 @@
 //! against the length, goes through [`super::copy`] or an atomic, and never makes a reference to plain bytes.
 
 #![allow(unsafe_code)]
-#![allow(clippy::disallowed_types)] // references to words in mappings are std's atomics: loom's cannot lie there
 
 use std::ptr::NonNull;
+// std's atomics: loom's cannot lie in a mapping.
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};

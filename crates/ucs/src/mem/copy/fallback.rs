@@ -4,6 +4,7 @@
 //! Eight bytes at a time where both sides allow it. Under Miri and loom one byte at a time: Miri rejects racing atomics
 //! of different sizes, and a copy may race with another one that is aligned differently.
 
+// std's atomics: loom's cannot lie in memory somebody else allocated.
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 const WORD: usize = size_of::<u64>();

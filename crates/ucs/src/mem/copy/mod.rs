@@ -25,7 +25,6 @@
 //! atomics. Miri needs `-Zmiri-tree-borrows` to accept a source that was borrowed shared.
 
 #![allow(unsafe_code)]
-#![allow(clippy::disallowed_types, reason = "loom's atomics cannot lie in memory somebody else allocated")]
 
 #[cfg(any(test, not(all(target_arch = "x86_64", target_feature = "sse2", not(any(loom, rucx_tsan, miri))))))]
 mod fallback;
@@ -39,6 +38,7 @@ use fallback as kernel;
 #[cfg(all(target_arch = "x86_64", target_feature = "sse2", not(any(loom, rucx_tsan, miri))))]
 use x86_64 as kernel;
 
+// std's atomics: loom's cannot lie in memory somebody else allocated.
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 /// Copies `len` bytes from `src` to `dst`, as a relaxed byte-wise atomic copy.

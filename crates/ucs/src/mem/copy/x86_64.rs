@@ -25,6 +25,7 @@
 
 use core::arch::asm;
 use core::arch::x86_64::__cpuid_count;
+// std's atomics: loom's cannot lie in memory somebody else allocated.
 use std::sync::atomic::{AtomicU8, Ordering};
 
 pub(super) use vector::{avx, sse2};
