@@ -37,47 +37,33 @@ pub trait Word {
     ) -> Result<u64, u64>;
 }
 
-impl Word for Word64 {
-    #[inline]
-    fn load(&self, order: Ordering) -> u64 {
-        Self::load(self, order)
-    }
+macro_rules! word {
+    ($type:ty) => {
+        impl Word for $type {
+            #[inline]
+            fn load(&self, order: Ordering) -> u64 {
+                Self::load(self, order)
+            }
 
-    #[inline]
-    fn store(&self, value: u64, order: Ordering) {
-        Self::store(self, value, order);
-    }
+            #[inline]
+            fn store(&self, value: u64, order: Ordering) {
+                Self::store(self, value, order);
+            }
 
-    fn compare_exchange(
-        &self,
-        current: u64,
-        new: u64,
-        success: Ordering,
-        failure: Ordering,
-    ) -> Result<u64, u64> {
-        Self::compare_exchange(self, current, new, success, failure)
-    }
+            #[inline]
+            fn compare_exchange(
+                &self,
+                current: u64,
+                new: u64,
+                success: Ordering,
+                failure: Ordering,
+            ) -> Result<u64, u64> {
+                Self::compare_exchange(self, current, new, success, failure)
+            }
+        }
+    };
 }
 
+word!(Word64);
 #[cfg(loom)]
-impl Word for AtomicU64 {
-    #[inline]
-    fn load(&self, order: Ordering) -> u64 {
-        Self::load(self, order)
-    }
-
-    #[inline]
-    fn store(&self, value: u64, order: Ordering) {
-        Self::store(self, value, order);
-    }
-
-    fn compare_exchange(
-        &self,
-        current: u64,
-        new: u64,
-        success: Ordering,
-        failure: Ordering,
-    ) -> Result<u64, u64> {
-        Self::compare_exchange(self, current, new, success, failure)
-    }
-}
+word!(AtomicU64);

@@ -7,7 +7,7 @@ use bitflags::bitflags;
 use ucs::time::Deadline;
 
 use super::{AllocError, AttachError, ComponentId, MdAttr, PackError, RegError};
-use crate::export::Export;
+use crate::export::{Claim, Export, Token};
 use crate::memory::{AccessError, LocalMem, MappedView, Rights, StaleReason};
 
 bitflags! {
@@ -93,6 +93,15 @@ pub struct AttachRequest<'a> {
     pub mkey: &'a [u8],
     /// When to give up.
     pub deadline: Deadline,
+}
+
+impl AttachRequest<'_> {
+    /// What is claimed, with the parts that are in the memory domain's own bytes.
+    #[must_use]
+    pub fn claim(&self, slot: u32, token: Token) -> Claim {
+        let Self { id, epoch, address, length, .. } = *self;
+        Claim { slot, id, epoch, address, length, token }
+    }
 }
 
 /// A successful attachment, and how it came about.

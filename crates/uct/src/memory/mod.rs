@@ -34,6 +34,18 @@ impl Rights {
     /// Reading and writing.
     pub const READ_WRITE: Self = Self::READ.union(Self::WRITE);
 
+    /// Whether they allow an importer to write.
+    ///
+    /// # Errors
+    /// [`AccessError::AccessDenied`].
+    #[inline]
+    pub fn check_write(self) -> Result<(), AccessError> {
+        if self.contains(Self::WRITE) {
+            return Ok(());
+        }
+        Err(AccessError::AccessDenied { done: 0, why: "the region was exported read-only" })
+    }
+
     /// In words.
     #[must_use]
     pub fn as_str(self) -> &'static str {

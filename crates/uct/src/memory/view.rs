@@ -34,14 +34,6 @@ impl<'a> MappedView<'a> {
         self.bytes.is_empty()
     }
 
-    #[inline]
-    fn check_writable(&self) -> Result<(), AccessError> {
-        if self.rights.contains(Rights::WRITE) {
-            return Ok(());
-        }
-        Err(AccessError::AccessDenied { done: 0, why: "the region was exported read-only" })
-    }
-
     /// Copies from `offset` on into `dst`.
     ///
     /// # Errors
@@ -57,7 +49,7 @@ impl<'a> MappedView<'a> {
     /// Out of range, or read-only.
     #[inline]
     pub fn write(&self, offset: u64, src: &[u8]) -> Result<(), AccessError> {
-        self.check_writable()?;
+        self.rights.check_write()?;
         Ok(self.bytes.write(offset, src)?)
     }
 
@@ -76,7 +68,7 @@ impl<'a> MappedView<'a> {
     /// Out of range, or read-only.
     #[inline]
     pub fn store<T: IntoBytes + Immutable>(&self, offset: u64, value: T) -> Result<(), AccessError> {
-        self.check_writable()?;
+        self.rights.check_write()?;
         Ok(self.bytes.store(offset, value)?)
     }
 
@@ -86,7 +78,7 @@ impl<'a> MappedView<'a> {
     /// Out of range, misaligned, or read-only.
     #[inline]
     pub fn atomic_u64(&self, offset: u64) -> Result<&'a Word64, AccessError> {
-        self.check_writable()?;
+        self.rights.check_write()?;
         Ok(self.bytes.atomic_u64(offset)?)
     }
 }

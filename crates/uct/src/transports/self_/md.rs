@@ -9,7 +9,7 @@ use crate::api::{
     MdAttr, MdFlags, MdParams, MemTypes, Memh, PackError, PackFlags, RegError,
 };
 use crate::config::IMPORT_TIMEOUT;
-use crate::export::{Claim, Export, ExportTable, Gate, Refusal};
+use crate::export::{Export, ExportTable, Gate, Refusal};
 use crate::memory::{AccessError, LocalMem, MappedView, Rights, StaleReason, check_range};
 
 /// The memory domain of `self`: its global id is the context's.
@@ -63,14 +63,7 @@ impl Md for SelfMd {
         if request.context_uuid != *self.exports.uuid() {
             return Err(AttachError::Mismatch);
         }
-        let claim = Claim {
-            slot: key.slot,
-            id: request.id,
-            epoch: request.epoch,
-            address: request.address,
-            length: request.length,
-            token: key.token,
-        };
+        let claim = request.claim(key.slot, key.token);
         let mem = self.exports.verify(&claim).map_err(|refusal| match refusal {
             Refusal::Stale => AttachError::Stale("the export was revoked or dropped"),
             Refusal::WrongToken => AttachError::WrongToken,
@@ -144,9 +137,7 @@ impl Attachment for SelfAttachment {
     }
 
     fn write(&self, offset: u64, src: &[u8]) -> Result<(), AccessError> {
-        if !self.rights.contains(Rights::WRITE) {
-            return Err(AccessError::AccessDenied { done: 0, why: "the region was exported read-only" });
-        }
+        self.rights.check_write()?;
         check_range(offset, src.len(), self.len)?;
         self.gate.in_steps(src.len(), |part| {
             let at = offset + part.start as u64;

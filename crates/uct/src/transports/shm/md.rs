@@ -180,9 +180,7 @@ impl Attachment for ShmAttachment {
     }
 
     fn write(&self, offset: u64, src: &[u8]) -> Result<(), AccessError> {
-        if !self.rights.contains(Rights::WRITE) {
-            return Err(AccessError::AccessDenied { done: 0, why: "the region was exported read-only" });
-        }
+        self.rights.check_write()?;
         check_range(offset, src.len(), self.len())?;
         self.gate
             .in_steps(src.len(), |part| Ok(self.map.bytes().write(offset + part.start as u64, &src[part])?))

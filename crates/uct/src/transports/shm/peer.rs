@@ -107,14 +107,7 @@ impl Peers {
                 .to_owned(),
             remedy: "see whether the exporter is stopped, or raise UCX_IMPORT_TIMEOUT",
         })?;
-        let claim = Claim {
-            slot: key.slot,
-            id: request.id,
-            epoch: request.epoch,
-            address: request.address,
-            length: request.length,
-            token: key.token,
-        };
+        let claim = request.claim(key.slot, key.token);
         if let Some(peer) = entry.upgrade()
             && !peer.state.is_gone()
             && let Some(answer) = peer.region(key, &claim, request)
