@@ -334,16 +334,8 @@ impl Events {
             match order {
                 Order::Sweep => self.sweeping = true,
                 Order::Listen(socket) => {
-                    let added = epoll::add(
-                        self.shared.watches.epoll(),
-                        &socket,
-                        EventData::new_u64(LISTENER),
-                        EventFlags::IN,
-                    );
-                    if let Err(error) = added {
-                        tracing::error!(%error, "the service socket cannot be watched");
-                    }
                     self.listener = Some(socket);
+                    self.look_at_listener();
                 }
             }
         }
