@@ -149,6 +149,8 @@ impl ContextBuilder {
         if mds.is_empty() {
             return Err(InitError::NoTransports { reasons: left_out });
         }
+        let names: Vec<_> = mds.iter().map(|open| open.component.name()).collect();
+        tracing::info!(transports = ?names, %left_out, "a context");
         let inner = ContextInner {
             features: self.features,
             generation: fork::generation(),

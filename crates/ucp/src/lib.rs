@@ -52,3 +52,20 @@ pub use mem::{
 pub use ucs::Status;
 pub use uct::export::NotRevoked;
 pub use uct::memory::{AccessError, MappedView, RawMem, Rights, StableBuf, StableBufMut, StaleReason};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shared_by_threads<T: Send + Sync>() {}
+
+    #[test]
+    fn what_threads_may_share() {
+        shared_by_threads::<Context>();
+        shared_by_threads::<Buf>();
+        shared_by_threads::<Region>();
+        shared_by_threads::<PackedMemh>();
+        shared_by_threads::<ImportedRegion>();
+        shared_by_threads::<Error>();
+    }
+}

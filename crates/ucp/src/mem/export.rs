@@ -129,6 +129,7 @@ impl PackedMemh {
         let bytes = Self::pack_entries(region, &export, &head).inspect_err(|_| {
             let _ = export.revoke();
         })?;
+        tracing::debug!(export = head.registration_id, length = head.length, "exported");
         let export = Arc::new(export);
         region.exports.lock().add(&export);
         Ok(Self { bytes: Zeroizing::new(bytes), export: Some(export), ctx: Arc::downgrade(ctx) })
@@ -187,6 +188,7 @@ impl PackedMemh {
     pub fn revoke(&self) -> Result<(), NotRevoked> {
         let Some(export) = &self.export else { return Ok(()) };
         let verdict = export.revoke();
+        tracing::debug!(export = export.claim().id, drained = verdict.is_ok(), "revoked");
         if verdict.is_err()
             && let Some(ctx) = self.ctx.upgrade()
         {

@@ -387,7 +387,10 @@ fn attach(ctx: &ContextInner, content: &Handle, deadline: Deadline) -> Result<At
         }
     }
     match found {
-        Some((memory, component, _)) => Ok((memory, component, results)),
+        Some((memory, component, _)) => {
+            tracing::debug!(export = content.registration_id, %component, %results, "imported");
+            Ok((memory, component, results))
+        }
         None => Err(verdict(ctx, content, failures, results)),
     }
 }

@@ -273,6 +273,7 @@ impl Gate {
         step: &mut impl FnMut(Range<usize>) -> Result<(), AccessError>,
     ) -> Result<(), AccessError> {
         let before = piece.start;
+        ucs::trace_data!(export = self.id, from = piece.start, to = piece.end, "an access begins");
         let inside = match self.enter_at_once() {
             Some(inside) => inside,
             None => self.enter_within(patience).map_err(|error| with_done(error, before))?,
