@@ -3,13 +3,24 @@
 #![allow(clippy::print_stderr)] // a program, and this is what it has to say
 
 use std::io;
+use std::process::ExitCode;
 
 use ucp::{Context, Features, read_handle};
 
 const ANSWER: u64 = 4096;
 const DONE: u64 = 8192;
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() -> ExitCode {
+    match dpu() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("dpu: {error}\n     what to do: {}", error.remedy());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dpu() -> Result<(), ucp::Error> {
     let bytes = read_handle(&mut io::stdin().lock())?;
 
     let ctx = Context::builder().features(Features::EXPORTED_MEMH).build()?;

@@ -7,6 +7,7 @@
 #![allow(clippy::print_stderr)] // a program, and this is what it has to say
 
 use std::io::{self, Write};
+use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,17 @@ use ucp::{Context, Features, MemMap};
 const ANSWER: u64 = 4096;
 const DONE: u64 = 8192;
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() -> ExitCode {
+    match host() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("host: {error}\n      what to do: {}", error.remedy());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn host() -> Result<(), ucp::Error> {
     let ctx = Context::builder().features(Features::EXPORTED_MEMH).build()?;
     let mem = ctx.mem_map(MemMap::allocate(64 << 20).exported())?;
     mem.write(0, b"hello from the host")?;
@@ -28,7 +39,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let deadline = Instant::now() + Duration::from_secs(30);
     while mem.load::<u64>(DONE)? == 0 {
         if Instant::now() > deadline {
-            return Err("no DPU came within 30 s".into());
+            return Err(io::Error::other("no DPU came within 30 s").into());
         }
         thread::sleep(Duration::from_millis(1));
     }

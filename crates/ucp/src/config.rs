@@ -11,7 +11,8 @@ pub const MAX_IMPORTS: Var<usize> =
     Var::new("UCX_MAX_IMPORTS", "65536", "How many imported regions of a context may be alive at once");
 
 /// Level of the events that the tools of rucx print. A program that uses the library installs a subscriber of its own.
-pub const LOG_LEVEL: Var<String> = Var::new("UCX_LOG_LEVEL", "warn", "Level of the events that the tools of rucx print");
+pub const LOG_LEVEL: Var<String> =
+    Var::new("UCX_LOG_LEVEL", "warn", "Level of the events that the tools of rucx print");
 
 /// All variables of this crate; [`uct::config::VARS`] and [`uct::api::Component::vars`] have those of the transports.
 pub const VARS: &[&dyn AnyVar] = &[&TLS, &MAX_IMPORTS, &LOG_LEVEL];

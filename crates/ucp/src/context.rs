@@ -272,7 +272,6 @@ impl Context {
     ///
     /// # Errors
     /// [`ImportError`].
-    #[doc(alias = "ucp_memh_buffer_release")]
     #[doc(alias = "exported_memh_buffer")]
     pub fn mem_import(&self, bytes: &[u8]) -> Result<ImportedRegion, ImportError> {
         ImportedRegion::import(&self.inner, bytes)

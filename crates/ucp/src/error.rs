@@ -1,8 +1,10 @@
 //! One error for `?`.
 
+use std::io;
+
 use ucs::Status;
 use uct::export::NotRevoked;
-use uct::memory::AccessError;
+use uct::memory::{AccessError, StaleReason};
 
 use crate::{ImportError, InitError, MapError, MdResults, PackError};
 
@@ -25,6 +27,12 @@ pub enum Error {
     /// Memory could not be accessed.
     #[error(transparent)]
     Access(#[from] AccessError),
+    /// Imported memory is no longer there.
+    #[error("stale: {0}")]
+    Stale(#[from] StaleReason),
+    /// A handle could not be read from a stream, or another failure of the program's own.
+    #[error(transparent)]
+    Io(#[from] io::Error),
     /// An export could not be drained in time.
     #[error(transparent)]
     NotRevoked(#[from] NotRevoked),
@@ -39,6 +47,8 @@ impl Error {
             Self::Pack(error) => error.status(),
             Self::Import(error) => error.status(),
             Self::Access(error) => error.status(),
+            Self::Stale(_) => Status::Stale,
+            Self::Io(_) => Status::IoError,
             Self::NotRevoked(error) => error.status(),
         }
     }
@@ -64,6 +74,8 @@ impl Error {
             Self::Pack(error) => error.remedy(),
             Self::Import(error) => error.remedy(),
             Self::Access(error) => error.remedy().to_owned(),
+            Self::Stale(_) => "ask the owner for a new handle and import that".to_owned(),
+            Self::Io(_) => "see the error of the system".to_owned(),
             Self::NotRevoked(error) => error.remedy().to_owned(),
         }
     }

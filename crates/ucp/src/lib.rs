@@ -22,7 +22,7 @@
 //!
 //! // HOST
 //! handle.revoke()?;
-//! assert_eq!(host.read(0, &mut hello).unwrap_err().status(), ucs::Status::Stale);
+//! assert_eq!(host.read(0, &mut hello).unwrap_err().status(), ucp::Status::Stale);
 //! # Ok(())
 //! # }
 //! ```
@@ -46,10 +46,14 @@ pub mod wire;
 pub use context::{Context, ContextBuilder, Features, InitError, Stats};
 pub use error::Error;
 pub use mem::{
-    Buf, ImportError, ImportedRegion, MapError, MdOutcome, MdResult, MdResults, MemMap, PackError,
+    Buf, ImportError, ImportedRegion, MapError, MdOutcome, MdResult, MdResults, MemMap, Offer, PackError,
     PackedMemh, Region, RegionReader, RegionWriter, read_handle,
 };
 pub use ucs::Status;
+pub use ucs::config::{Config, Env};
+pub use ucs::mem::shared::BoundsError;
+pub use ucs::mem::{Limit, MemError};
+pub use uct::api::{ComponentId, GlobalId};
 pub use uct::export::NotRevoked;
 pub use uct::memory::{AccessError, MappedView, RawMem, Rights, StableBuf, StableBufMut, StaleReason};
 

@@ -234,17 +234,41 @@ impl Exports {
 /// The stream's; `InvalidData` when what comes is no handle, `UnexpectedEof` when it ends too early.
 pub fn read_handle(from: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; handle::PREFIX_LEN];
-    from.read_exact(&mut bytes)?;
+    let ended = |error: io::Error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => {
+            io::Error::new(error.kind(), "the stream ended before the handle did")
+        }
+        _ => error,
+    };
+    from.read_exact(&mut bytes).map_err(ended)?;
     let total =
         handle::total_len(&bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
     bytes.resize(total, 0);
-    from.read_exact(&mut bytes[handle::PREFIX_LEN..])?;
+    from.read_exact(&mut bytes[handle::PREFIX_LEN..]).map_err(ended)?;
     Ok(bytes)
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::{Context, Features, MemMap};
+    use crate::{Context, Features, MemMap, read_handle};
+
+    #[test]
+    fn a_handle_is_read_from_a_stream_that_goes_on() {
+        let ctx = Context::builder().features(Features::EXPORTED_MEMH).build().unwrap();
+        let region = ctx.mem_map(MemMap::allocate(4096).exported()).unwrap();
+        let handle = region.memh_pack().unwrap();
+        let stream = [handle.as_bytes(), b"and more"].concat();
+        let mut rest = stream.as_slice();
+        assert_eq!(read_handle(&mut rest).unwrap(), handle.as_bytes());
+        assert_eq!(rest, b"and more");
+        for len in [0, 11, 12, 71, handle.as_bytes().len() - 1] {
+            let error = read_handle(&mut &stream[..len]).unwrap_err();
+            assert_eq!(error.to_string(), "the stream ended before the handle did", "{len}");
+        }
+        let error = read_handle(&mut &b"RXMH\x01\x00\x48\x00\xff\xff\xff\xff"[..]).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::InvalidData);
+        assert!(error.to_string().contains("more than the 65536 a handle can have"), "{error}");
+    }
 
     #[test]
     fn packing_and_revoking_for_ever_needs_no_memory() {

@@ -216,46 +216,43 @@ impl ImportedRegion {
         if !ctx.has(Features::EXPORTED_MEMH) {
             return Err(ImportError::FeatureMissing);
         }
-        let Some(key) = handle::cache_key(bytes) else {
-            let decoded = decode(bytes)?;
-            debug_assert!(decoded.length == 0, "bytes without a key are no handle");
-            return Ok(Self { imported: None });
-        };
-        if key.1 == 0 {
-            // No export has this id: either a handle of no bytes, or none at all.
-            decode(bytes)?;
-            return Ok(Self { imported: None });
+        if bytes.len() > handle::MAX_LEN {
+            decode(bytes)?; // says so, whatever else is in them
         }
         let deadline = Deadline::after(ctx.import_timeout);
-        match ctx.imports.lookup(key, bytes, ctx.import_timeout) {
+        let (key, lookup) = ctx.imports.lookup(bytes, ctx.import_timeout);
+        match lookup {
             Lookup::Hit(imported) => Ok(Self { imported: Some(imported) }),
             Lookup::Full => Err(ImportError::TooMany { limit: ctx.imports.limit() }),
             Lookup::TimedOut => Err(ImportError::TimedOut),
-            Lookup::Miss(vacancy) => match decode(bytes)
-                .map_err(ImportError::from)
-                .and_then(|content| attach(ctx, &content, deadline))
-            {
-                Ok(attached) => {
-                    let (memory, component, results) = attached;
-                    let ctx = Arc::clone(ctx);
-                    let imported = Arc::new(Imported {
-                        ctx,
-                        key,
-                        bytes: Zeroizing::new(bytes.to_vec()),
-                        memory,
-                        component,
-                        results,
-                    });
+            Lookup::Miss(vacancy) => match Self::make(ctx, key, bytes, deadline) {
+                Ok(Some(imported)) => {
                     vacancy.fill(&imported);
                     Ok(Self { imported: Some(imported) })
                 }
-                Err(error) => {
+                other => {
                     drop(vacancy);
                     ctx.imports.forget(&key);
-                    Err(error)
+                    other.map(|imported| Self { imported })
                 }
             },
         }
+    }
+
+    /// Makes an import; `None` for memory without bytes.
+    fn make(
+        ctx: &Arc<ContextInner>,
+        key: Key,
+        bytes: &[u8],
+        deadline: Deadline,
+    ) -> Result<Option<Arc<Imported>>, ImportError> {
+        let content = decode(bytes)?;
+        if content.length == 0 {
+            return Ok(None);
+        }
+        let (memory, component, results) = attach(ctx, &content, deadline)?;
+        let (ctx, bytes) = (Arc::clone(ctx), Zeroizing::new(bytes.to_vec()));
+        Ok(Some(Arc::new(Imported { ctx, key, bytes, memory, component, results })))
     }
 
     /// How many bytes.

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -10,8 +11,9 @@ use parking_lot::{ArcMutexGuard, Mutex, RawMutex};
 
 use super::import::Imported;
 
-/// What an export is filed under: the exporting context, and the export's id there.
-pub(crate) type Key = ([u8; 16], u64);
+/// What a handle is filed under: a keyed hash of all its bytes. Nobody can choose handles that share a place, and every handle
+/// that is imported has one of its own.
+pub(crate) type Key = u64;
 
 /// One import, or the place where one is being made: locked meanwhile, so that many threads make one.
 type Place = Arc<Mutex<Weak<Imported>>>;
@@ -20,6 +22,7 @@ type Place = Arc<Mutex<Weak<Imported>>>;
 #[derive(Debug)]
 pub(crate) struct ImportCache {
     places: Mutex<HashMap<Key, Place>>,
+    hash: RandomState,
     limit: usize,
 }
 
@@ -53,7 +56,7 @@ pub(super) enum Lookup {
 
 impl ImportCache {
     pub(crate) fn new(limit: usize) -> Self {
-        Self { places: Mutex::new(HashMap::new()), limit }
+        Self { places: Mutex::new(HashMap::new()), hash: RandomState::new(), limit }
     }
 
     /// How many may be alive.
@@ -67,21 +70,28 @@ impl ImportCache {
     }
 
     /// Looks for a handle. A hit has the same bytes, compared in constant time, and an export that lives as far as is known.
-    pub(super) fn lookup(&self, key: Key, bytes: &[u8], patience: Duration) -> Lookup {
+    pub(super) fn lookup(&self, bytes: &[u8], patience: Duration) -> (Key, Lookup) {
+        let key = self.hash.hash_one(bytes);
         let place = {
             let mut places = self.places.lock();
             if !places.contains_key(&key) && places.len() >= self.limit {
-                return Lookup::Full;
+                return (key, Lookup::Full);
             }
             Arc::clone(places.entry(key).or_default())
         };
-        let Some(place) = place.try_lock_arc_for(patience) else { return Lookup::TimedOut };
-        match place.upgrade() {
+        let locked = place.try_lock_arc_for(patience);
+        drop(place);
+        let Some(place) = locked else {
+            self.forget(&key); // whoever was importing it has seen us waiting, and left that to us
+            return (key, Lookup::TimedOut);
+        };
+        let lookup = match place.upgrade() {
             Some(imported) if constant_time_eq(imported.bytes(), bytes) && imported.is_alive() => {
                 Lookup::Hit(imported)
             }
             _ => Lookup::Miss(Vacancy(place)),
-        }
+        };
+        (key, lookup)
     }
 
     /// Forgets a key whose import is gone, unless another has taken its place.

@@ -100,6 +100,14 @@ pub enum MapError {
         /// What each said.
         results: MdResults,
     },
+    /// A raw range that is none: it begins at address 0, or reaches beyond the address space.
+    #[error("raw memory of {len} bytes at {address:#x} is no range of addresses")]
+    BadRange {
+        /// Where it begins.
+        address: u64,
+        /// How many bytes.
+        len: u64,
+    },
     /// The context belongs to the parent process of a fork.
     #[error("this context belongs to the parent process: a fork's child must make its own")]
     Forked,
@@ -113,7 +121,7 @@ impl MapError {
     pub fn status(&self) -> Status {
         match self {
             Self::Mem(error) => error.status(),
-            Self::FeatureMissing => Status::InvalidParam,
+            Self::FeatureMissing | Self::BadRange { .. } => Status::InvalidParam,
             Self::NotExportable { .. } => Status::Unsupported,
             Self::Forked => Status::Forked,
             Self::Shared => Status::IoError,
@@ -129,6 +137,7 @@ impl MapError {
             Self::NotExportable { .. } => {
                 "use memory of MemMap::allocate, or allow more transports in UCX_TLS"
             }
+            Self::BadRange { .. } => "name memory of this process: RawMem::new(pointer, length)",
             Self::Forked => "create a new Context in the child",
             Self::Shared => "report it to the transport's author",
         }
@@ -172,7 +181,13 @@ impl Region {
             Source::Allocate(0) => LocalMem::empty(rights),
             Source::Allocate(len) => ctx.alloc(len, rights)?,
             Source::Owned(holder) => LocalMem::owned(holder, rights),
-            Source::Raw(raw) => LocalMem::raw(&raw, rights),
+            Source::Raw(raw) => {
+                let (address, len) = (raw.address(), raw.len() as u64);
+                if (address == 0 && len > 0) || address.checked_add(len).is_none() {
+                    return Err(MapError::BadRange { address, len });
+                }
+                LocalMem::raw(&raw, rights)
+            }
         };
         let region = Self::register(ctx, Arc::new(mem));
         if map.exported && region.registrations.is_empty() && !region.is_empty() {

@@ -11,7 +11,7 @@ mod results;
 pub use buf::Buf;
 pub use cursor::{RegionReader, RegionWriter};
 pub use export::{PackError, PackedMemh, read_handle};
-pub use import::{ImportError, ImportedRegion};
+pub use import::{ImportError, ImportedRegion, Offer};
 pub(crate) use import_cache::ImportCache;
 pub use map::{MapError, MemMap, Region};
 pub use results::{MdOutcome, MdResult, MdResults};

@@ -367,10 +367,3 @@ fn checksum(bytes: &[u8]) -> u32 {
     let after = rest.get(4..).unwrap_or_default();
     crc32c::crc32c_append(crc32c::crc32c_append(crc32c::crc32c(before), &[0; 4]), after)
 }
-
-/// What the import cache files a handle under, without looking at the rest: (context uuid, registration id).
-#[must_use]
-pub fn cache_key(bytes: &[u8]) -> Option<([u8; 16], u64)> {
-    let mut from = Reader::new(bytes.get(32..HEADER_LEN)?);
-    Some((from.array().ok()?, from.u64().ok()?))
-}

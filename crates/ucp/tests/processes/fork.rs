@@ -116,3 +116,37 @@ pub fn child_of_importer() {
     assert_eq!(dpu.recv(), [FILL; 8]);
     host.ask("revoke 0").ok();
 }
+
+/// Forks a child that stays, then gives its context up.
+pub fn host_with_a_child() {
+    let ctx = context();
+    let region = ctx.mem_map(MemMap::allocate(4096).exported()).unwrap();
+    let handle = region.memh_pack().unwrap();
+    role::send(handle.as_bytes());
+    let _ = role::recv();
+    in_child(|| {
+        role::send(b"forked");
+        std::thread::sleep(std::time::Duration::from_secs(60));
+        String::new()
+    });
+    let _ = role::recv();
+    drop((region, handle, ctx));
+    role::send(b"dropped");
+    let _ = role::recv();
+}
+
+/// The child holds the listening socket, open: whoever comes for the context that is gone learns so at once all the same.
+pub fn child_of_a_context_that_is_gone() {
+    let mut host = Role::spawn("fork::host_with_a_child");
+    let handle = host.recv();
+    let mut before = Actor::dpu_with("UCX_SHM_ATTACH", "socket");
+    before.import(&handle).ok();
+    host.send(b"fork");
+    assert_eq!(host.recv(), b"forked");
+    host.send(b"drop");
+    assert_eq!(host.recv(), b"dropped");
+    let begin = std::time::Instant::now();
+    Actor::dpu_with("UCX_SHM_ATTACH", "socket").import(&handle).err(Status::Stale);
+    assert!(begin.elapsed() < std::time::Duration::from_secs(2), "{:?}", begin.elapsed());
+    before.read(0, 1).err(Status::Stale);
+}

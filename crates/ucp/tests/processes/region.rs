@@ -174,3 +174,80 @@ pub fn answering() {
         }
     }
 }
+
+/// A buffer that tells which thread drops it.
+struct Told(Vec<u8>, Arc<parking_lot::Mutex<Vec<String>>>);
+
+// SAFETY: the bytes lie in the vector's heap block, which moves with no move of the value.
+unsafe impl StableBuf for Told {
+    fn as_ptr(&self) -> *const u8 {
+        self.0.as_ptr()
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+// SAFETY: the heap block belongs to the vector alone.
+unsafe impl StableBufMut for Told {
+    fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.0.as_mut_ptr()
+    }
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        self.1.lock().push(std::thread::current().name().unwrap_or("?").to_owned());
+    }
+}
+
+/// The drop of a user's buffer is the user's code: it runs on a thread of the user's, also when the buffer had to be kept.
+pub fn user_code_runs_on_user_threads() {
+    let ctx = ucp::Context::builder()
+        .features(ucp::Features::EXPORTED_MEMH)
+        .set("UCX_REVOKE_TIMEOUT", "0")
+        .build()
+        .unwrap();
+    let names = Arc::default();
+    let mut kept = 0;
+    for round in 1..=300 {
+        let buffer = Told(vec![0; 4 << 20], Arc::clone(&names));
+        let region = ctx.mem_map(MemMap::buffer(buffer).exported()).unwrap();
+        let import = ctx.mem_import(region.memh_pack().unwrap().as_bytes()).unwrap();
+        let reader = std::thread::Builder::new().name("reader".to_owned()).spawn(move || {
+            let mut bytes = vec![0; 4 << 20];
+            while import.read(0, &mut bytes).is_ok() {}
+        });
+        std::thread::sleep(std::time::Duration::from_micros(300));
+        drop(region);
+        kept += u32::from(names.lock().len() < round);
+        reader.unwrap().join().unwrap();
+        let begin = std::time::Instant::now();
+        while names.lock().len() < round {
+            assert!(begin.elapsed() < std::time::Duration::from_secs(5), "round {round}");
+            let _ = ctx.stats();
+            std::thread::yield_now();
+        }
+    }
+    assert!(kept > 0, "no buffer was ever kept: this shows nothing");
+    let names = names.lock();
+    assert!(names.iter().all(|name| name != "rucx-service"), "{names:?}");
+}
+
+/// Ranges that are none are refused when they are mapped.
+pub fn raw_ranges_are_checked() {
+    let ctx = context();
+    for (start, len) in
+        [(std::ptr::null_mut::<u8>(), 1), (std::ptr::without_provenance_mut(usize::MAX - 10), 100)]
+    {
+        // SAFETY: never accessed: mapping it fails.
+        let raw = unsafe { ucp::RawMem::new(start, len) };
+        let error = ctx.mem_map(MemMap::raw(raw)).unwrap_err();
+        assert_eq!(error.status(), Status::InvalidParam);
+        assert!(error.to_string().ends_with("is no range of addresses"), "{error}");
+    }
+    // SAFETY: no bytes.
+    let none = unsafe { ucp::RawMem::new(std::ptr::null_mut(), 0) };
+    assert!(ctx.mem_map(MemMap::raw(none)).unwrap().is_empty());
+}

@@ -81,7 +81,11 @@ impl Mapping {
         let map = Self { bytes, access, generation: fork::generation() };
         // SAFETY: the range is a mapping of ours; DONTFORK changes what a child gets, not what is here.
         unsafe { mm::madvise(address, len, Advice::LinuxDontFork) }
-            .map_err(|errno| MemError::Sys { call: "madvise(MADV_DONTFORK)", errno })?;
+            // It may have to cut the range out of its neighbours: mappings can run out here, too.
+            .map_err(|errno| match errno {
+                Errno::NOMEM => MemError::of("mmap", errno, len),
+                errno => MemError::Sys { call: "madvise(MADV_DONTFORK)", errno },
+            })?;
         Ok(map)
     }
 
@@ -114,9 +118,15 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // In a fork's child the range is not ours: it was never inherited, and may by now be somebody else's.
         if self.generation.is_current() {
+            let (start, len) = (self.bytes.as_ptr().cast(), self.bytes.len());
             // SAFETY: the range is this value's alone, and nobody holds its bytes any more: they were lent by borrow.
-            let unmapped = unsafe { mm::munmap(self.bytes.as_ptr().cast(), self.bytes.len()) };
-            debug_assert!(unmapped.is_ok(), "munmap: {unmapped:?}");
+            if let Err(error) = unsafe { mm::munmap(start, len) } {
+                // At vm.max_map_count the kernel cannot cut it out of what it was merged with. The addresses are lost; their
+                // memory is not.
+                // SAFETY: as above.
+                let freed = unsafe { mm::madvise(start, len, Advice::LinuxDontNeed) };
+                tracing::error!(%error, ?freed, len, "memory cannot be unmapped");
+            }
         }
     }
 }

@@ -144,6 +144,9 @@ pub enum AttachError {
         /// What to do about it.
         remedy: &'static str,
     },
+    /// The exporter closed the connection, twice.
+    #[error("the exporter closed the connection")]
+    Closed,
     /// What the exporter passed is not memory that can be mapped safely.
     #[error("the exporter passed unsafe memory: {0}")]
     UnsafeMemory(ForeignFdError),
@@ -171,7 +174,7 @@ impl AttachError {
             Self::Malformed(_) | Self::Mismatch => Status::InvalidHandle,
             Self::WrongToken => Status::AccessDenied,
             Self::Stale(_) => Status::Stale,
-            Self::Unreachable { .. } | Self::UnsafeMemory(_) => Status::Unreachable,
+            Self::Unreachable { .. } | Self::Closed | Self::UnsafeMemory(_) => Status::Unreachable,
             Self::Mem(error) => error.status(),
             Self::Service(error) => error.status(),
         }
@@ -185,6 +188,7 @@ impl AttachError {
             Self::WrongToken => "pass on exactly the bytes that memh_pack gave: the token is part of them",
             Self::Stale(_) => "ask the owner for a new handle and import that",
             Self::Unreachable { remedy, .. } => remedy,
+            Self::Closed => "see whether the exporter is ending, and import again",
             Self::UnsafeMemory(_) => "do not trust that exporter",
             Self::Mem(error) => error.remedy(),
             Self::Service(error) => error.remedy(),
@@ -205,9 +209,8 @@ impl AttachError {
             ConnectError::TimedOut { .. } => {
                 unreachable(error, "see whether the exporter is stopped, or raise UCX_IMPORT_TIMEOUT")
             }
-            ConnectError::Closed | ConnectError::NoResource => {
-                unreachable(error, "try again when the exporter has fewer importers")
-            }
+            ConnectError::Closed => Self::Closed,
+            ConnectError::NoResource => unreachable(error, "try again when the exporter has fewer importers"),
             ConnectError::BadReply(_) | ConnectError::MissingDescriptors { .. } => {
                 unreachable(error, "see that both sides run compatible versions of rucx")
             }

@@ -9,7 +9,7 @@ use ucs::fork::{self, Generation};
 use ucs::mem::{Mapping, SharedBytes};
 use ucs::sync::{AtomicBool, Ordering, Word64};
 
-use super::importers::reclaim_vault;
+use super::importers::claim_vault_slot;
 use super::{in_flight, wire};
 use crate::memory::{AccessError, COPY_STEP, StaleReason};
 use crate::process::Identity;
@@ -79,22 +79,11 @@ impl SlotSet {
         Self { page, range, claimed: false, generation: fork::generation() }
     }
 
-    /// Claims one free slot of a vault for this process, which the exporter sees as `identity`; `None` when all are taken. Slots
-    /// of importers that have ended are freed first, if it comes to that: this process sees the pids that the exporter sees.
+    /// Claims one free slot of a vault for this process, which the exporter sees as `identity`; `None` when all are taken
+    /// by importers that live (whose pids this process sees as the exporter does).
     #[must_use]
     pub fn claim_in_vault(vault: Mapping, identity: &Identity) -> Option<Self> {
-        let claim = |slot: &usize| {
-            let Some(owner) = wire::owner(vault.bytes(), *slot) else { return false };
-            let pid = u64::from(identity.pid);
-            owner.compare_exchange(0, pid, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-        };
-        let slot = (0..wire::SLOTS).find(claim).or_else(|| {
-            reclaim_vault(vault.bytes());
-            (0..wire::SLOTS).find(claim)
-        })?;
-        if let Some(inode) = wire::owner_inode(vault.bytes(), slot) {
-            inode.store(identity.pidfd_inode, Ordering::Release);
-        }
+        let slot = claim_vault_slot(vault.bytes(), identity.pid, identity.pidfd_inode)?;
         let mut slots = Self::new(vault, slot..slot + 1);
         slots.claimed = true;
         Some(slots)
@@ -178,10 +167,13 @@ impl Gate {
         if !self.is_mine() {
             return Err(StaleReason::Forked);
         }
+        if !self.is_live() {
+            return Err(StaleReason::Revoked);
+        }
         if self.peer.as_ref().is_some_and(|peer| peer.is_gone()) {
             return Err(StaleReason::ExporterGone);
         }
-        if self.is_live() { Ok(()) } else { Err(StaleReason::Revoked) }
+        Ok(())
     }
 
     #[inline]

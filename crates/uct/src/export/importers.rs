@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use parking_lot::Mutex;
 use ucs::mem::{Mapping, MemError, Memfd, SharedBytes};
-use ucs::sync::{AtomicBool, Ordering};
+use ucs::sync::Ordering;
 
 use super::{in_flight, wire};
 use crate::process::Process;
@@ -16,19 +16,16 @@ pub struct ImporterPage {
     process: Option<Process>,
     /// The exports it was granted: what it announces of others means nothing.
     granted: Mutex<HashSet<u64>>,
-    /// Whether its connection has ended.
-    closed: AtomicBool,
 }
 
 impl ImporterPage {
-    /// Makes a page for the importer `process`, and the memfd to pass to it.
+    /// Makes a page for the importer `process`, which is taken, and the memfd to pass to it.
     ///
     /// # Errors
-    /// [`MemError`].
-    pub fn create(process: Option<Process>) -> Result<(Self, Memfd), MemError> {
+    /// [`MemError`]; the process is left then.
+    pub fn create(process: &mut Option<Process>) -> Result<(Self, Memfd), MemError> {
         let (file, map) = Memfd::create("rucx-in-flight", wire::SLOTS_LEN, false)?;
-        let (granted, closed) = (Mutex::default(), AtomicBool::new(false));
-        Ok((Self { map, process, granted, closed }, file))
+        Ok((Self { map, process: process.take(), granted: Mutex::default() }, file))
     }
 
     /// Takes note that it may access export `id`.
@@ -37,20 +34,8 @@ impl ImporterPage {
     }
 
     /// Forgets export `id`, which has been drained.
-    pub(super) fn forget(&self, id: u64) {
+    pub fn forget(&self, id: u64) {
         self.granted.lock().remove(&id);
-    }
-
-    /// Takes note that its connection has ended.
-    pub fn close(&self) {
-        self.closed.store(true, Ordering::Release);
-    }
-
-    /// Whether nothing is in flight: no slot announces an export it was granted, or the importer is dead.
-    #[must_use]
-    pub fn is_idle(&self) -> bool {
-        let granted = self.granted.lock();
-        self.is_dead() || !self.announced().any(|id| granted.contains(&id))
     }
 
     fn announced(&self) -> impl Iterator<Item = u64> {
@@ -58,13 +43,9 @@ impl ImporterPage {
         (0..wire::SLOTS).filter_map(word).map(|word| word.load(Ordering::Acquire)).filter(|id| *id != 0)
     }
 
-    /// Whether the importer has ended. Where the kernel does not tell, the end of its connection does: an importer that lives
-    /// keeps it as long as it can access anything.
+    /// Whether the importer has ended. (When it ends its connection, the page is removed.)
     fn is_dead(&self) -> bool {
-        match &self.process {
-            Some(process) => process.is_dead(),
-            None => self.closed.load(Ordering::Acquire),
-        }
+        self.process.as_ref().is_some_and(Process::is_dead)
     }
 
     pub(super) fn holds(&self, id: u64) -> bool {
@@ -78,46 +59,47 @@ impl ImporterPage {
     }
 }
 
-/// The owner word of a slot that is just being taken from a dead importer: no process has this pid.
-const RECLAIMING: u64 = u64::MAX;
-
 /// Importers that came with ptrace rights and have an access to export `id` in flight.
 pub(super) fn vault_holders(vault: &SharedBytes, id: u64) -> Vec<u32> {
-    let announces =
-        |slot: &usize| wire::announced(vault, *slot).is_some_and(|word| !in_flight::is_clear(word, id));
-    let held = (0..wire::SLOTS).filter(announces).filter(|slot| !reclaim(vault, *slot));
-    held.filter_map(|slot| wire::owner(vault, slot))
-        .map(|owner| u32::try_from(owner.load(Ordering::Acquire)).unwrap_or(0))
-        .collect()
+    let holder = |slot| {
+        let announced = wire::announced(vault, slot)?;
+        let owner = wire::owner(vault, slot)?.load(Ordering::Acquire);
+        let inode = wire::owner_inode(vault, slot)?.load(Ordering::Acquire);
+        let inside = !in_flight::is_clear(announced, id) && !is_gone(owner, inode);
+        inside.then(|| u32::try_from(owner).unwrap_or(0))
+    };
+    (0..wire::SLOTS).filter_map(holder).collect()
 }
 
-/// Frees the slots of the vault whose importers have ended.
-pub(super) fn reclaim_vault(vault: &SharedBytes) {
-    for slot in 0..wire::SLOTS {
-        reclaim(vault, slot);
-    }
+/// Claims a slot of a vault for the process `pid` with pidfd inode `inode`: a free one, or one whose importer has ended.
+pub(super) fn claim_vault_slot(vault: &SharedBytes, pid: u32, inode: u64) -> Option<usize> {
+    let pid = u64::from(pid);
+    let free = |slot: &usize| take_over(vault, *slot, 0, pid, inode).is_some();
+    let dead = |slot: &usize| {
+        let owner = wire::owner(vault, *slot).map_or(0, |owner| owner.load(Ordering::Acquire));
+        owner != 0 && take_over(vault, *slot, owner, pid, inode).is_some()
+    };
+    (0..wire::SLOTS).find(free).or_else(|| (0..wire::SLOTS).find(dead))
 }
 
-/// Frees a slot if its importer has ended; answers whether it has.
-fn reclaim(vault: &SharedBytes, slot: usize) -> bool {
-    let words = (wire::announced(vault, slot), wire::owner(vault, slot), wire::owner_inode(vault, slot));
-    let (Some(announced), Some(owner), Some(inode)) = words else { return false };
-    let pid = owner.load(Ordering::Acquire);
-    let gone = || is_gone(pid, inode.load(Ordering::Acquire));
-    if pid == 0 || pid == RECLAIMING || !gone() {
-        return false;
+/// Takes a slot from `owner`, which has ended (or is 0: nobody).
+///
+/// Whoever is killed at any point of this leaves a slot whose owner has ended. While the inode is 0, the pid alone decides: so
+/// it is 0 from before the slot has its new owner until all of it is the new owner's.
+fn take_over(vault: &SharedBytes, slot: usize, owner: u64, pid: u64, inode: u64) -> Option<()> {
+    let (owner_word, inode_word) = (wire::owner(vault, slot)?, wire::owner_inode(vault, slot)?);
+    let announced = wire::announced(vault, slot)?;
+    let found = inode_word.load(Ordering::Acquire);
+    if owner != 0 {
+        if !is_gone(owner, found) {
+            return None;
+        }
+        inode_word.compare_exchange(found, 0, Ordering::AcqRel, Ordering::Relaxed).ok()?;
     }
-    // One thread takes it, and nobody claims it before it is free; what was found must still hold then.
-    if owner.compare_exchange(pid, RECLAIMING, Ordering::AcqRel, Ordering::Relaxed).is_err() {
-        return false;
-    }
-    let gone = gone();
-    if gone {
-        announced.store(0, Ordering::Release);
-        inode.store(0, Ordering::Release);
-    }
-    owner.store(if gone { 0 } else { pid }, Ordering::Release);
-    gone
+    owner_word.compare_exchange(owner, pid, Ordering::AcqRel, Ordering::Relaxed).ok()?;
+    announced.store(0, Ordering::Release);
+    inode_word.store(inode, Ordering::Release);
+    Some(())
 }
 
 /// Whether the process that had `pid` and a pidfd with this inode (0: unknown) has certainly ended.
@@ -127,5 +109,74 @@ fn is_gone(pid: u64, inode: u64) -> bool {
     match Process::open(pid) {
         Ok(process) => process.is_dead() || (inode != 0 && process.inode().is_some_and(|now| now != inode)),
         Err(errno) => errno == rustix::io::Errno::SRCH,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    /// The pid of a process that has ended.
+    fn dead() -> u64 {
+        let mut child = Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        u64::from(child.id())
+    }
+
+    fn vault() -> Mapping {
+        Mapping::anonymous(wire::SLOTS_LEN).unwrap()
+    }
+
+    #[test]
+    fn slots_of_the_dead_are_taken_over_wherever_they_were_left() {
+        let me = crate::process::Identity::of_self();
+        let vault = vault();
+        let bytes = vault.bytes();
+        // In use, while taking over before and after the owner was set; with and without an inode.
+        for slot in 0..wire::SLOTS {
+            wire::announced(bytes, slot).unwrap().store(7, Ordering::Relaxed);
+            wire::owner(bytes, slot).unwrap().store(dead(), Ordering::Relaxed);
+            wire::owner_inode(bytes, slot)
+                .unwrap()
+                .store(if slot % 2 == 0 { 0 } else { 99 }, Ordering::Relaxed);
+        }
+        assert!(vault_holders(bytes, 7).is_empty(), "the dead hold nothing");
+        for slot in 0..wire::SLOTS {
+            assert_eq!(claim_vault_slot(bytes, me.pid, me.pidfd_inode), Some(slot));
+            assert_eq!(wire::announced(bytes, slot).unwrap().load(Ordering::Relaxed), 0);
+        }
+        assert_eq!(claim_vault_slot(bytes, me.pid, me.pidfd_inode), None, "the living keep theirs");
+        wire::announced(bytes, 3).unwrap().store(7, Ordering::Relaxed);
+        assert_eq!(vault_holders(bytes, 7), [me.pid]);
+        // A pid that another process has now is not the owner's.
+        wire::owner_inode(bytes, 3).unwrap().store(me.pidfd_inode + 1, Ordering::Relaxed);
+        assert!(vault_holders(bytes, 7).is_empty());
+        assert_eq!(claim_vault_slot(bytes, me.pid, me.pidfd_inode), Some(3));
+    }
+
+    #[test]
+    fn a_slot_is_taken_over_once() {
+        let me = crate::process::Identity::of_self();
+        for _ in 0..50 {
+            let vault = std::sync::Arc::new(vault());
+            for slot in 0..8 {
+                wire::owner(vault.bytes(), slot).unwrap().store(dead(), Ordering::Relaxed);
+            }
+            let claims: Vec<_> = (0..4)
+                .map(|_| {
+                    let vault = std::sync::Arc::clone(&vault);
+                    std::thread::spawn(move || {
+                        let claim = || claim_vault_slot(vault.bytes(), me.pid, me.pidfd_inode);
+                        (0..wire::SLOTS / 4).map(|_| claim().unwrap()).collect::<Vec<_>>()
+                    })
+                })
+                .collect();
+            let mut slots: Vec<_> = claims.into_iter().flat_map(|claim| claim.join().unwrap()).collect();
+            slots.sort_unstable();
+            slots.dedup();
+            assert_eq!(slots.len(), wire::SLOTS);
+        }
     }
 }

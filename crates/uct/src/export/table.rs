@@ -83,6 +83,8 @@ struct State {
     next_id: u64,
     random: ChaCha12Rng,
     kept: Vec<Kept>,
+    /// Memory that is no longer needed, and whose drop is the user's code: callers drop it, the service thread never does.
+    retired: Vec<Arc<LocalMem>>,
 }
 
 /// All exports of a context. Send + Sync; shared by `Arc` with the context's memory domains and its service.
@@ -99,7 +101,7 @@ pub struct ExportTable {
 
 impl fmt::Debug for ExportTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ExportTable").field("live", &self.live()).finish_non_exhaustive()
+        f.debug_struct("ExportTable").finish_non_exhaustive() // without the lock: it may be held for ever in a fork's child
     }
 }
 
@@ -143,6 +145,7 @@ impl ExportTable {
             next_id: 1,
             random: ChaCha12Rng::from_seed(key),
             kept: Vec::new(),
+            retired: Vec::new(),
         };
         Ok(Self {
             uuid,
@@ -167,13 +170,10 @@ impl ExportTable {
         self.generation.is_current()
     }
 
-    fn live(&self) -> usize {
-        self.state.lock().records.iter().flatten().count()
-    }
-
     /// Figures.
     #[must_use]
     pub fn stats(&self) -> ExportStats {
+        self.drop_retired();
         let state = self.state.lock();
         ExportStats {
             live: state.records.iter().flatten().count(),
@@ -285,17 +285,25 @@ impl ExportTable {
         self.pages.lock().push(Arc::clone(page));
     }
 
-    /// Forgets an importer's page, when nothing is in flight there; answers whether it was.
-    pub fn remove_page(&self, page: &Arc<ImporterPage>) -> bool {
-        let idle = page.is_idle();
-        if idle {
-            self.pages.lock().retain(|other| !Arc::ptr_eq(other, page));
-        }
-        idle
+    /// Forgets the page of an importer whose connection has ended: with it ends all that it could access, by exit or by exec.
+    pub fn remove_page(&self, page: &Arc<ImporterPage>) {
+        self.pages.lock().retain(|other| !Arc::ptr_eq(other, page));
     }
 
-    /// Frees what was kept and has been drained since, and slots of the vault whose importer died. Answers whether anything
-    /// is still kept.
+    /// Lets go of memory on the service thread: a user's buffer is left to the next caller.
+    pub fn let_go(&self, mem: Arc<LocalMem>) {
+        if mem.is_owned() {
+            self.state.lock().retired.push(mem);
+        }
+    }
+
+    /// Drops what the service thread has left.
+    fn drop_retired(&self) {
+        let retired = std::mem::take(&mut self.state.lock().retired);
+        drop(retired); // the user's code: not under the lock
+    }
+
+    /// Frees what was kept and has been drained since; runs on the service thread. Answers whether anything is still kept.
     pub fn sweep(&self) -> bool {
         let mut drained = Vec::new();
         let mut state = self.state.lock();
@@ -311,10 +319,10 @@ impl ExportTable {
         }
         let any = !state.kept.is_empty();
         drop(state);
-        for kept in &drained {
+        for kept in drained {
             self.forget(kept.claim.id);
+            self.let_go(kept.mem); // unmaps: not under the lock
         }
-        drop(drained); // unmaps: not under the lock
         any
     }
 
@@ -357,6 +365,7 @@ impl ExportTable {
             return Ok(()); // revoked and drained before
         }
         drop(state);
+        self.drop_retired();
         let verdict = patience.map_or(Ok(()), |patience| self.drain(claim.id, patience));
         if verdict.is_ok() {
             let mut state = self.state.lock();

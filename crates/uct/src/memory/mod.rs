@@ -270,6 +270,12 @@ impl LocalMem {
         matches!(self.backing, Backing::Memfd { .. } | Backing::Anonymous { .. } | Backing::Empty)
     }
 
+    /// Whether it is a buffer of the user's, whose drop is the user's code.
+    #[must_use]
+    pub fn is_owned(&self) -> bool {
+        matches!(self.backing, Backing::Owned { .. })
+    }
+
     /// Notes that a peer may be given a way to it, for ever.
     pub fn mark_packed(&self) {
         self.packed.store(true, Ordering::Release);

@@ -18,7 +18,7 @@ use super::{AccessError, StaleReason};
 /// there. Revoke before the address is used for private data.
 #[derive(Debug)]
 pub struct RawMem {
-    start: NonNull<u8>,
+    start: *mut u8,
     len: usize,
 }
 
@@ -36,11 +36,29 @@ impl RawMem {
     /// not belong to something that breaks when they change. Unmapping the range is allowed at any time.
     #[must_use]
     pub unsafe fn new(start: *mut u8, len: usize) -> Self {
-        Self { start: NonNull::new(start).unwrap_or(NonNull::dangling()), len }
+        Self { start, len }
+    }
+
+    /// Where it begins.
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        self.start.addr() as u64
+    }
+
+    /// How many bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
     }
 
     pub(super) fn range(&self) -> (NonNull<u8>, usize) {
-        (self.start, self.len)
+        (NonNull::new(self.start).unwrap_or(NonNull::dangling()), self.len)
     }
 }
 

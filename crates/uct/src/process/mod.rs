@@ -154,9 +154,13 @@ impl AsFd for Process {
     }
 }
 
-/// Keeps all signals from the calling thread, so that the application's handlers run on the application's threads.
-pub fn block_signals() {
-    sys::block_signals();
+/// Runs `f` with all signals blocked: a thread that it starts has them blocked for ever, so that the application's handlers run on
+/// the application's threads.
+pub fn with_signals_blocked<R>(f: impl FnOnce() -> R) -> R {
+    let before = sys::block_signals();
+    let result = f();
+    sys::restore_signals(&before);
+    result
 }
 
 /// Field 22 of `/proc/PID/stat` (`proc_pid_stat(5)`).

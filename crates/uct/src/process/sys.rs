@@ -5,6 +5,7 @@
 
 #![allow(unsafe_code)]
 
+use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::io::Errno;
@@ -34,11 +35,20 @@ pub(super) fn peer_pidfd(socket: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Keeps all signals from this thread: the application's handlers run on its own threads (`pthread_sigmask(3)`).
-pub(super) fn block_signals() {
-    let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+/// Blocks all signals in this thread (`pthread_sigmask(3)`); answers which were blocked before.
+pub(super) fn block_signals() -> libc::sigset_t {
+    let mut all = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: sigfillset initialises the set it is given.
     unsafe { libc::sigfillset(all.as_mut_ptr()) };
-    // SAFETY: the set was initialised just now; the old one is not asked for.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), std::ptr::null_mut()) };
+    let mut before = all;
+    // SAFETY: both sets are initialised, the second as a copy of the first; pthread_sigmask writes the old mask to it.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
+    // SAFETY: initialised, by the copy if not by the call.
+    unsafe { before.assume_init() }
+}
+
+/// Blocks those signals and no others.
+pub(super) fn restore_signals(before: &libc::sigset_t) {
+    // SAFETY: the set is initialised; the old one is not asked for.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, std::ptr::null_mut()) };
 }

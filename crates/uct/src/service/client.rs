@@ -94,16 +94,18 @@ fn timed_out(deadline: &Deadline) -> ConnectError {
     ConnectError::TimedOut { waited: deadline.elapsed() }
 }
 
+/// Longest wait asked of the kernel at once: any Duration is a deadline, not every one is a timespec.
+const LONG: Duration = Duration::from_secs(3600);
+
 /// Waits until `fd` is ready for `events`.
 fn wait(deadline: &Deadline, fd: BorrowedFd<'_>, events: PollFlags) -> Result<(), ConnectError> {
     loop {
-        let left = deadline.left().ok_or_else(|| timed_out(deadline))?;
+        let left = deadline.left().ok_or_else(|| timed_out(deadline))?.min(LONG);
         let mut fds = [PollFd::from_borrowed_fd(fd, events)];
         let timeout = Timespec::try_from(left).map_err(|_| timed_out(deadline))?;
         match poll(&mut fds, Some(&timeout)) {
-            Ok(0) => return Err(timed_out(deadline)),
+            Ok(0) | Err(Errno::INTR) => {}
             Ok(_) => return Ok(()),
-            Err(Errno::INTR) => {}
             Err(errno) => return Err(ConnectError::Sys { call: "poll", errno }),
         }
     }
@@ -160,12 +162,15 @@ impl Connection {
             match send(&*self.socket, &bytes, SendFlags::NOSIGNAL) {
                 Ok(_) => break,
                 Err(Errno::AGAIN | Errno::INTR) => wait(deadline, self.socket.as_fd(), PollFlags::OUT)?,
-                Err(Errno::PIPE | Errno::CONNRESET) => return Err(ConnectError::Closed),
+                Err(Errno::PIPE | Errno::CONNRESET) => break, // perhaps it has said why
                 Err(errno) => return Err(ConnectError::Sys { call: "send", errno }),
             }
         }
         wait(deadline, self.socket.as_fd(), PollFlags::IN)?;
         let (reply, mut fds) = self.receive()?;
+        if reply.verdict == Verdict::NoResource {
+            return Err(ConnectError::NoResource);
+        }
         if reply.sequence != self.sequence {
             return Err(DecodeError::Unknown("sequence number").into());
         }
@@ -179,6 +184,9 @@ impl Connection {
         if fds.len() != expected || reply.fds as usize != expected {
             return Err(self.missing(expected, fds.len()));
         }
+        if reply.length != request.claim.length {
+            return Err(ConnectError::Denied(Refusal::Mismatch));
+        }
         let control = if request.want_control { fds.pop().zip(fds.pop()) } else { None };
         let region = fds.pop().ok_or(ConnectError::MissingDescriptors { expected, found: 0 })?;
         let control = control.map(|(page, table)| (table, page));
@@ -190,10 +198,16 @@ impl Connection {
         let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut parts = [IoSliceMut::new(&mut bytes)];
-        let received = match recvmsg(&*self.socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
+        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+        let mut answer = recvmsg(&*self.socket, &mut parts, &mut control, flags);
+        if answer.is_err() {
+            // That the other end was closed with our request unread is told once, before what it had sent (`unix(7)`).
+            answer = recvmsg(&*self.socket, &mut parts, &mut control, flags);
+        }
+        let received = match answer {
             Ok(received) if received.bytes == 0 => return Err(ConnectError::Closed),
             Ok(received) => received,
-            Err(Errno::CONNRESET) => return Err(ConnectError::Closed),
+            Err(Errno::CONNRESET | Errno::AGAIN) => return Err(ConnectError::Closed),
             Err(errno) => return Err(ConnectError::Sys { call: "recvmsg", errno }),
         };
         let mut fds = Vec::with_capacity(MAX_FDS);

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use rustix::io::{Errno, IoSlice};
-use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, sendmsg};
+use rustix::net::{
+    RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, recv, sendmsg, shutdown,
+};
 
 use super::wire::{MAX_FDS, REQUEST_LEN, Reply, Request, Verdict};
 use crate::export::ExportTable;
@@ -97,11 +99,13 @@ impl Conn {
             }
         };
         self.proven = true;
-        match self.grant(request, exports, &mem) {
+        let next = match self.grant(request, exports, &mem) {
             Some(next) => next,
             None if mem.file().is_none() => self.send(&refuse(Verdict::NoDescriptor), &[]),
             None => self.send(&refuse(Verdict::NoResource), &[]),
-        }
+        };
+        exports.let_go(mem);
+        next
     }
 
     /// Sends the descriptors; `None` when there are none to send.
@@ -115,13 +119,17 @@ impl Conn {
             fds: 1,
         };
         if !request.want_control {
-            self.page.as_ref()?.grant(request.claim.id);
+            let page = self.page.as_ref()?;
+            page.grant(request.claim.id);
+            if exports.verify(&request.claim).is_err() {
+                page.forget(request.claim.id); // revoked meanwhile: nobody else would
+            }
             return Some(self.send(&reply, &[region.as_fd()]));
         }
         if self.page.is_some() {
             return None; // it has its page: one a connection
         }
-        let (page, file) = ImporterPage::create(self.process.take()).ok()?;
+        let (page, file) = ImporterPage::create(&mut self.process).ok()?;
         let page = Arc::new(page);
         let table = exports.table_file()?;
         page.grant(request.claim.id);
@@ -129,6 +137,19 @@ impl Conn {
         self.page = Some(page);
         reply.fds = 3;
         Some(self.send(&reply, &[region.as_fd(), table.as_fd(), file.as_fd()]))
+    }
+
+    /// Tells a connection that is not taken.
+    pub(super) fn refuse(socket: OwnedFd) {
+        let reply =
+            Reply { sequence: 0, verdict: Verdict::NoResource, rights: Rights::empty(), length: 0, fds: 0 };
+        let conn = Self::new(socket, None, 0);
+        let _ = conn.send(&reply, &[]);
+    }
+
+    /// Ends it for all who have it open, a fork's child included.
+    pub(super) fn shut_down(&self) {
+        let _ = shutdown(&self.socket, Shutdown::Both);
     }
 
     fn send(&self, reply: &Reply, fds: &[BorrowedFd<'_>]) -> Next {

@@ -12,7 +12,8 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
+    AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, shutdown,
+    socket_with,
 };
 use ucs::Status;
 use ucs::fork::{self, Generation};
@@ -23,7 +24,6 @@ use super::conn::{Conn, Next};
 use super::watch::{Watch, Watches, Watching};
 use crate::export::ExportTable;
 use crate::export::PeerState;
-use crate::export::importers::ImporterPage;
 use crate::process::Process;
 
 /// Importers connected at once.
@@ -185,11 +185,14 @@ impl Service {
                 next: AtomicU64::new(FIRST),
             });
             let mut events = Events::new(Arc::clone(&shared), Arc::clone(&self.exports));
-            let thread = std::thread::Builder::new()
-                .name("rucx-service".to_owned())
-                .stack_size(256 << 10)
-                .spawn(move || events.run())
-                .map_err(|error| ServiceError::Thread(error.to_string()))?;
+            // A thread begins with the signals of the one that starts it blocked.
+            let thread = crate::process::with_signals_blocked(|| {
+                std::thread::Builder::new()
+                    .name("rucx-service".to_owned())
+                    .stack_size(256 << 10)
+                    .spawn(move || events.run())
+            });
+            let thread = thread.map_err(|error| ServiceError::Thread(error.to_string()))?;
             *running = Some(Running { shared, thread: Some(thread), listening: false });
         }
         running.as_mut().ok_or(ServiceError::Forked)
@@ -215,8 +218,12 @@ impl Drop for Service {
         if let Some(mut running) = self.running.lock().take() {
             running.shared.stop.store(true, Ordering::Release);
             running.shared.wake();
-            let ended = running.thread.take().map(JoinHandle::join);
-            debug_assert!(!matches!(ended, Some(Err(_))), "the service thread panicked");
+            let thread = running.thread.take();
+            // It never drops what could be the last of a context; if it did, it could not wait for itself.
+            let others = thread.filter(|thread| thread.thread().id() != std::thread::current().id());
+            if let Some(Err(_)) = others.map(JoinHandle::join) {
+                tracing::error!("the service thread has panicked");
+            }
         }
     }
 }
@@ -240,21 +247,12 @@ const FIRST: u64 = 2;
 /// A process that cannot be told from others: in a pid namespace that is not visible here, on kernels before 6.9.
 const UNKNOWN: u64 = 0;
 
-/// The page of a connection that has ended with something in flight.
-struct Orphan {
-    page: Arc<ImporterPage>,
-    /// As [`Conn::peer`].
-    peer: u64,
-}
-
 /// The thread's own state.
 struct Events {
     shared: Arc<Shared>,
     exports: Arc<ExportTable>,
     listener: Option<OwnedFd>,
     conns: HashMap<u64, Conn>,
-    /// Pages of closed connections with something in flight: an importer that forked, say, or died inside.
-    orphans: Vec<Orphan>,
     sweeping: bool,
     /// Since when the listener is not looked at: there were no descriptors for new connections.
     paused: Option<Instant>,
@@ -262,19 +260,19 @@ struct Events {
 
 impl Events {
     fn new(shared: Arc<Shared>, exports: Arc<ExportTable>) -> Self {
-        Self {
-            shared,
-            exports,
-            listener: None,
-            conns: HashMap::new(),
-            orphans: Vec::new(),
-            sweeping: false,
-            paused: None,
-        }
+        Self { shared, exports, listener: None, conns: HashMap::new(), sweeping: false, paused: None }
     }
 
     fn run(&mut self) {
-        crate::process::block_signals();
+        self.serve();
+        // A fork's child has copies of these descriptors: whoever comes must not find them open and wait.
+        if let Some(listener) = &self.listener {
+            let _ = shutdown(listener, Shutdown::Both);
+        }
+        self.conns.values().for_each(Conn::shut_down);
+    }
+
+    fn serve(&mut self) {
         let mut buffer: Vec<Event> = Vec::with_capacity(64);
         while !self.shared.stop.load(Ordering::Acquire) {
             buffer.clear();
@@ -303,10 +301,7 @@ impl Events {
 
     /// Whether something waits for time to pass.
     fn needs_time(&self) -> bool {
-        self.sweeping
-            || self.paused.is_some()
-            || !self.orphans.is_empty()
-            || self.conns.values().any(|conn| !conn.proven)
+        self.sweeping || self.paused.is_some() || self.conns.values().any(|conn| !conn.proven)
     }
 
     fn tidy(&mut self) {
@@ -317,8 +312,6 @@ impl Events {
             self.paused = None;
             self.look_at_listener();
         }
-        let exports = &self.exports;
-        self.orphans.retain(|orphan| !exports.remove_page(&orphan.page));
         let late = |conn: &Conn| !conn.proven && conn.since.elapsed() > PROOF_TIME;
         let late: Vec<u64> = self.conns.iter().filter(|(_, conn)| late(conn)).map(|(id, _)| *id).collect();
         for id in late {
@@ -366,17 +359,16 @@ impl Events {
         let process = Process::of_peer(socket.as_fd()).ok();
         let number = |process: &Process| process.inode().unwrap_or_else(|| u64::from(process.pid()));
         let peer = process.as_ref().map_or(UNKNOWN, number);
-        let conns = self.conns.values().map(|conn| conn.peer);
-        let same = conns.chain(self.orphans.iter().map(|orphan| orphan.peer)).filter(|other| *other == peer);
-        if (peer != UNKNOWN && same.count() >= MAX_PER_PROCESS) || self.orphans.len() >= MAX_CONNECTIONS {
-            return;
+        let same = self.conns.values().filter(|conn| conn.peer == peer).count();
+        if peer != UNKNOWN && same >= MAX_PER_PROCESS {
+            return Conn::refuse(socket);
         }
         if self.conns.len() >= MAX_CONNECTIONS {
             // The one that has waited longest without showing a token goes; if all have shown one, the new one does.
             let idle = self.conns.iter().filter(|(_, conn)| !conn.proven).min_by_key(|(_, conn)| conn.since);
             match idle.map(|(id, _)| *id) {
                 Some(id) => self.close(id),
-                None => return,
+                None => return Conn::refuse(socket),
             }
         }
         let id = self.shared.next.fetch_add(1, Ordering::Relaxed);
@@ -414,12 +406,8 @@ impl Events {
     fn close(&mut self, id: u64) {
         let Some(conn) = self.conns.remove(&id) else { return };
         let _ = epoll::delete(self.shared.watches.epoll(), conn.as_fd());
-        let peer = conn.peer;
         if let Some(page) = conn.into_page() {
-            page.close();
-            if !self.exports.remove_page(&page) {
-                self.orphans.push(Orphan { page, peer });
-            }
+            self.exports.remove_page(&page);
         }
     }
 }

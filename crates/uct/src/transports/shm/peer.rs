@@ -115,7 +115,7 @@ impl Peers {
             match answer {
                 Ok((region, how)) => return Ok((peer, region, how)),
                 // It does not answer: there may be other ways.
-                Err(AttachError::Unreachable { .. }) => {}
+                Err(AttachError::Unreachable { .. } | AttachError::Closed) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -139,11 +139,16 @@ impl Peers {
                 continue;
             }
             let attempt = if *method == Methods::SOCKET {
-                self.by_socket(key, claim, request)
+                match self.by_socket(key, claim, request) {
+                    // It went while we waited: then nobody listens any more, which says more.
+                    Err(AttachError::Closed) => self.by_socket(key, claim, request),
+                    answer => answer,
+                }
             } else {
                 direct::connect(*method, key, claim, &self.me)
             };
             match attempt {
+                Err(AttachError::Closed) => reasons.push(format!("{name}: {}", AttachError::Closed)),
                 Err(AttachError::Unreachable { reason, remedy: advice }) => {
                     if reasons.is_empty() {
                         remedy = advice;
