@@ -364,8 +364,9 @@ impl ExportTable {
         } else if !state.kept.iter().any(|kept| kept.claim == *claim) {
             return Ok(()); // revoked and drained before
         }
+        let retired = std::mem::take(&mut state.retired);
         drop(state);
-        self.drop_retired();
+        drop(retired); // the user's code: not under the lock
         let verdict = patience.map_or(Ok(()), |patience| self.drain(claim.id, patience));
         if verdict.is_ok() {
             let mut state = self.state.lock();
