@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -273,22 +274,19 @@ impl Events {
     }
 
     fn serve(&mut self) {
-        let mut buffer: Vec<Event> = Vec::with_capacity(64);
+        // On the stack: a thread's first allocation costs it an arena.
+        let mut buffer = [const { MaybeUninit::<Event>::uninit() }; 64];
         while !self.shared.stop.load(Ordering::Acquire) {
-            buffer.clear();
             let timeout = self.needs_time().then(|| Timespec::try_from(SWEEP).unwrap_or_default());
-            match epoll::wait(
-                self.shared.watches.epoll(),
-                rustix::buffer::spare_capacity(&mut buffer),
-                timeout.as_ref(),
-            ) {
-                Ok(_) | Err(Errno::INTR) => {}
+            let events = match epoll::wait(self.shared.watches.epoll(), &mut buffer, timeout.as_ref()) {
+                Ok((events, _)) => events,
+                Err(Errno::INTR) => continue,
                 Err(error) => {
                     tracing::error!(%error, "the service thread ends: importers will time out");
                     return;
                 }
-            }
-            for event in &buffer {
+            };
+            for event in events {
                 match event.data.u64() {
                     WAKE => self.take_orders(),
                     LISTENER => self.accept(),
