@@ -19,13 +19,13 @@ use crate::config::{MAX_IMPORTS, TLS, VARS};
 use crate::mem::{Buf, ImportCache, ImportError, ImportedRegion, MapError, MdResults, MemMap, Region};
 
 bitflags! {
-    /// What a context is to be used for (`UCP_FEATURE_*`).
+    /// What a context is to be used for: the bits of `UCP_FEATURE_*` in `ucp/api/ucp.h`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     #[doc(alias = "ucp_feature")]
     #[doc(alias = "UCP_FEATURE_EXPORTED_MEMH")]
     pub struct Features: u64 {
         /// Exporting memory, and importing what others have exported.
-        const EXPORTED_MEMH = 1 << 6;
+        const EXPORTED_MEMH = 1 << 7;
     }
 }
 
