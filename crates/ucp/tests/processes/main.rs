@@ -17,7 +17,7 @@ fn main() -> std::process::ExitCode {
     testkit::main! {
         roles: [
             roles::host, roles::dpu, fork::forking_host, fork::host_with_a_child, faults::execing_importer, fork::forking_dpu, limits::host_at_limits, limits::dpu_at_limits, limits::host_without_descriptors, limits::host_at_map_count,
-            many::leaves_nothing_behind, region::answering, revoke::writer, ways::grabber,
+            many::leaves_nothing_behind, hostile::hoarder, region::answering, revoke::writer, ways::grabber,
         ],
         tests: [
             errors::bytes_of_the_wire_arrive_both_ways, errors::truncated_at_every_byte, errors::trailing_bytes,
@@ -39,14 +39,14 @@ fn main() -> std::process::ExitCode {
             hostile::a_thousand_connections, hostile::one_process_cannot_keep_others_out, hostile::a_borrowed_uuid_gets_no_tokens,
             hostile::lies_in_flight_hold_only_what_was_granted, hostile::abandoned_pages_hold_nothing,
             hostile::garbage_after_the_token_is_not_heard, hostile::variants_of_a_handle_are_counted,
-            hostile::a_silent_namesake_delays_nobody,
+            hostile::a_silent_namesake_delays_nobody, hostile::descriptors_do_not_pile_up,
             limits::exporter_runs_into_each_limit, limits::importer_runs_into_each_limit, limits::too_many_imports, limits::regions_until_the_map_count => .secs(120),
             limits::exporter_without_descriptors_does_not_spin,
             many::ten_thousand_exports => .secs(120), many::regions_until_the_limit => .secs(120),
             many::beyond_four_gib, many::threads_import_one_handle, many::same_handle_twice,
             many::threads_read_and_write, many::nothing_is_left_behind, many::connections_do_not_add_up,
             region::accessors, region::streams, region::private_and_shared, region::refused_region_stays_exported,
-            region::owned_buffers_are_dropped_once, region::message_passing, region::user_code_runs_on_user_threads, region::raw_ranges_are_checked,
+            region::owned_buffers_are_dropped_once, region::message_passing, region::user_code_never_runs_on_the_service_thread, region::a_buffer_may_hold_its_context, region::raw_ranges_are_checked,
             revoke::no_write_lands_after_revoke => .secs(120), revoke::guard_without_drain_writes_land_late => .secs(120),
             revoke::stopped_importer_is_not_revoked, revoke::killed_importer_is_revoked,
             revoke::view_outlives_revoke, revoke::dropped_region_is_kept_until_drained,

@@ -202,8 +202,8 @@ impl Drop for Told {
     }
 }
 
-/// The drop of a user's buffer is the user's code: it runs on a thread of the user's, also when the buffer had to be kept.
-pub fn user_code_runs_on_user_threads() {
+/// The drop of a user's buffer is the user's code: it never runs on the service thread, also when the buffer had to be kept.
+pub fn user_code_never_runs_on_the_service_thread() {
     let ctx = ucp::Context::builder()
         .features(ucp::Features::EXPORTED_MEMH)
         .set("UCX_REVOKE_TIMEOUT", "0")
@@ -226,13 +226,60 @@ pub fn user_code_runs_on_user_threads() {
         let begin = std::time::Instant::now();
         while names.lock().len() < round {
             assert!(begin.elapsed() < std::time::Duration::from_secs(5), "round {round}");
-            let _ = ctx.stats();
             std::thread::yield_now();
         }
     }
     assert!(kept > 0, "no buffer was ever kept: this shows nothing");
     let names = names.lock();
     assert!(names.iter().all(|name| name != "rucx-service"), "{names:?}");
+}
+
+/// A buffer that holds its own context, the last clone of it: dropped wherever, it ends the context.
+pub fn a_buffer_may_hold_its_context() {
+    struct Holder(Vec<u8>, Option<ucp::Context>, Arc<AtomicUsize>);
+    // SAFETY: the bytes lie in the vector's heap block, which moves with no move of the value.
+    unsafe impl StableBuf for Holder {
+        fn as_ptr(&self) -> *const u8 {
+            self.0.as_ptr()
+        }
+
+        fn len(&self) -> usize {
+            self.0.len()
+        }
+    }
+    // SAFETY: the heap block belongs to the vector alone.
+    unsafe impl StableBufMut for Holder {
+        fn as_mut_ptr(&mut self) -> *mut u8 {
+            self.0.as_mut_ptr()
+        }
+    }
+    impl Drop for Holder {
+        fn drop(&mut self) {
+            self.1 = None;
+            self.2.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+    let drops = Arc::new(AtomicUsize::new(0));
+    for _ in 0..50 {
+        let builder = ucp::Context::builder().features(ucp::Features::EXPORTED_MEMH);
+        let ctx = builder.set("UCX_REVOKE_TIMEOUT", "0").build().unwrap();
+        let buffer = Holder(vec![0; 4 << 20], Some(ctx.clone()), Arc::clone(&drops));
+        let region = ctx.mem_map(MemMap::buffer(buffer).exported()).unwrap();
+        let import = ctx.mem_import(region.memh_pack().unwrap().as_bytes()).unwrap();
+        drop(ctx);
+        let reader = std::thread::spawn(move || {
+            let mut bytes = vec![0; 4 << 20];
+            while import.read(0, &mut bytes).is_ok() {}
+        });
+        std::thread::sleep(std::time::Duration::from_micros(300));
+        drop(region);
+        reader.join().unwrap();
+    }
+    let begin = std::time::Instant::now();
+    while drops.load(Ordering::SeqCst) < 50 {
+        assert!(begin.elapsed() < std::time::Duration::from_secs(5), "{drops:?} of 50");
+        std::thread::yield_now();
+    }
 }
 
 /// Ranges that are none are refused when they are mapped.

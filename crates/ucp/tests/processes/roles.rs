@@ -26,8 +26,14 @@ fn number(word: Option<&str>) -> u64 {
     word.unwrap().parse().unwrap()
 }
 
-/// Exports one region of `args[0]` bytes, filled with [`FILL`]; with `args[1] == "ro"`, read-only.
+/// Exports one region of `args[0]` bytes, filled with [`FILL`]; with `args[1] == "ro"`, read-only; with `nofile=N`, under that
+/// limit of descriptors.
 pub fn host() {
+    if let Some(limit) = role::args().iter().find_map(|arg| arg.strip_prefix("nofile=")) {
+        let limit = Some(limit.parse().unwrap());
+        let limit = rustix::process::Rlimit { current: limit, maximum: limit };
+        rustix::process::setrlimit(testkit::Resource::Nofile, limit).unwrap();
+    }
     let ctx = context();
     let len = role::args()[0].parse().unwrap();
     let mut map = MemMap::allocate(len).exported();

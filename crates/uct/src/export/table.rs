@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::os::fd::AsFd;
 use std::sync::{Arc, OnceLock};
 use std::thread;
@@ -83,8 +84,6 @@ struct State {
     next_id: u64,
     random: ChaCha12Rng,
     kept: Vec<Kept>,
-    /// Memory that is no longer needed, and whose drop is the user's code: callers drop it, the service thread never does.
-    retired: Vec<Arc<LocalMem>>,
 }
 
 /// All exports of a context. Send + Sync; shared by `Arc` with the context's memory domains and its service.
@@ -145,7 +144,6 @@ impl ExportTable {
             next_id: 1,
             random: ChaCha12Rng::from_seed(key),
             kept: Vec::new(),
-            retired: Vec::new(),
         };
         Ok(Self {
             uuid,
@@ -173,7 +171,6 @@ impl ExportTable {
     /// Figures.
     #[must_use]
     pub fn stats(&self) -> ExportStats {
-        self.drop_retired();
         let state = self.state.lock();
         ExportStats {
             live: state.records.iter().flatten().count(),
@@ -290,17 +287,20 @@ impl ExportTable {
         self.pages.lock().retain(|other| !Arc::ptr_eq(other, page));
     }
 
-    /// Lets go of memory on the service thread: a user's buffer is left to the next caller.
+    /// Lets go of memory on the service thread. The drop of a user's buffer is the user's code, which may take its time, panic,
+    /// or drop this very context: it gets a thread of its own.
     pub fn let_go(&self, mem: Arc<LocalMem>) {
-        if mem.is_owned() {
-            self.state.lock().retired.push(mem);
+        if !mem.is_owned() {
+            return drop(mem);
         }
-    }
-
-    /// Drops what the service thread has left.
-    fn drop_retired(&self) {
-        let retired = std::mem::take(&mut self.state.lock().retired);
-        drop(retired); // the user's code: not under the lock
+        let Some(last) = Arc::into_inner(mem) else { return };
+        let last = ManuallyDrop::new(last); // where no thread is to be had, it is never dropped
+        let dropped = thread::Builder::new()
+            .name("rucx-drop".to_owned())
+            .spawn(move || drop(ManuallyDrop::into_inner(last)));
+        if let Err(error) = dropped {
+            tracing::error!(%error, "a buffer is leaked: there is no thread to drop it on");
+        }
     }
 
     /// Frees what was kept and has been drained since; runs on the service thread. Answers whether anything is still kept.
@@ -364,9 +364,7 @@ impl ExportTable {
         } else if !state.kept.iter().any(|kept| kept.claim == *claim) {
             return Ok(()); // revoked and drained before
         }
-        let retired = std::mem::take(&mut state.retired);
         drop(state);
-        drop(retired); // the user's code: not under the lock
         let verdict = patience.map_or(Ok(()), |patience| self.drain(claim.id, patience));
         if verdict.is_ok() {
             let mut state = self.state.lock();

@@ -4,11 +4,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, IoSlice};
 use rustix::net::{
     RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, recv, sendmsg, shutdown,
 };
 
+use super::sys;
 use super::wire::{MAX_FDS, REQUEST_LEN, Reply, Request, Verdict};
 use crate::export::ExportTable;
 use crate::export::Refusal;
@@ -53,6 +55,12 @@ impl Conn {
         self.page
     }
 
+    /// Whether its other end is closed: a message of no bytes looks the same to `recv(2)`.
+    fn has_ended(&self) -> bool {
+        let mut fds = [PollFd::new(&self.socket, PollFlags::RDHUP)];
+        matches!(poll(&mut fds, Some(&Timespec::default())), Ok(1..) | Err(_))
+    }
+
     /// What becomes of it after a message that is none, or a reply it does not take.
     fn misbehaves(&self) -> Next {
         if self.proven { Next::Mute } else { Next::Close }
@@ -62,7 +70,7 @@ impl Conn {
     pub(super) fn step(&mut self, exports: &ExportTable) -> Next {
         let mut bytes = [0; REQUEST_LEN + 1];
         let received = match recv(&self.socket, &mut bytes, RecvFlags::DONTWAIT) {
-            Ok((_, 0)) => return Next::Close, // its end
+            Ok((_, 0)) if self.has_ended() => return Next::Close,
             Ok((_, received)) => received,
             Err(Errno::AGAIN | Errno::INTR) => return Next::Keep,
             Err(_) => return Next::Close,
@@ -118,12 +126,11 @@ impl Conn {
             length: region.len() as u64,
             fds: 1,
         };
+        if sys::unread_bytes(self.socket.as_fd()) != Some(0) {
+            return Some(self.misbehaves()); // it asks again before it has taken its last reply: descriptors would pile up
+        }
         if !request.want_control {
-            let page = self.page.as_ref()?;
-            page.grant(request.claim.id);
-            if exports.verify(&request.claim).is_err() {
-                page.forget(request.claim.id); // revoked meanwhile: nobody else would
-            }
+            Self::grant_to(self.page.as_ref()?, request, exports);
             return Some(self.send(&reply, &[region.as_fd()]));
         }
         if self.page.is_some() {
@@ -132,11 +139,18 @@ impl Conn {
         let (page, file) = ImporterPage::create(&mut self.process).ok()?;
         let page = Arc::new(page);
         let table = exports.table_file()?;
-        page.grant(request.claim.id);
         exports.add_page(&page);
+        Self::grant_to(&page, request, exports);
         self.page = Some(page);
         reply.fds = 3;
         Some(self.send(&reply, &[region.as_fd(), table.as_fd(), file.as_fd()]))
+    }
+
+    fn grant_to(page: &ImporterPage, request: &Request, exports: &ExportTable) {
+        page.grant(request.claim.id);
+        if exports.verify(&request.claim).is_err() {
+            page.forget(request.claim.id); // revoked meanwhile: nobody else would
+        }
     }
 
     /// Tells a connection that is not taken.
@@ -145,6 +159,7 @@ impl Conn {
             Reply { sequence: 0, verdict: Verdict::NoResource, rights: Rights::empty(), length: 0, fds: 0 };
         let conn = Self::new(socket, None, 0);
         let _ = conn.send(&reply, &[]);
+        conn.shut_down();
     }
 
     /// Ends it for all who have it open, a fork's child included.
@@ -161,6 +176,11 @@ impl Conn {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         match sendmsg(&self.socket, &[IoSlice::new(&reply.encode())], &mut control, flags) {
             Ok(_) => Next::Keep,
+            // Too many descriptors of this user are on their way, or there is no memory: not this peer's fault.
+            Err(Errno::TOOMANYREFS | Errno::NOMEM | Errno::NOBUFS) if !fds.is_empty() => {
+                let reply = Reply { verdict: Verdict::NoResource, fds: 0, ..reply.clone() };
+                self.send(&reply, &[])
+            }
             Err(_) => self.misbehaves(),
         }
     }

@@ -10,6 +10,7 @@
 pub mod client;
 mod conn;
 pub mod server;
+mod sys;
 pub mod watch;
 pub mod wire;
 

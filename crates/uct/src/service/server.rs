@@ -266,9 +266,13 @@ impl Events {
 
     fn run(&mut self) {
         self.serve();
-        // A fork's child has copies of these descriptors: whoever comes must not find them open and wait.
+        // A fork's child has copies of these descriptors: whoever came, or comes, must not find them open and wait.
+        self.take_orders();
         if let Some(listener) = &self.listener {
             let _ = shutdown(listener, Shutdown::Both);
+            while let Ok(socket) = accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+                let _ = shutdown(&socket, Shutdown::Both);
+            }
         }
         self.conns.values().for_each(Conn::shut_down);
     }
@@ -403,6 +407,7 @@ impl Events {
 
     fn close(&mut self, id: u64) {
         let Some(conn) = self.conns.remove(&id) else { return };
+        conn.shut_down();
         let _ = epoll::delete(self.shared.watches.epoll(), conn.as_fd());
         if let Some(page) = conn.into_page() {
             self.exports.remove_page(&page);

@@ -1,0 +1,80 @@
+//! Handles made to be mistaken for others.
+
+use super::*;
+
+/// A handle that borrows the uuid of another context, and leads to a socket of its own, comes first. The handles of that context
+/// are still asked for where they lead: their tokens are not shown to the impostor, nor is its memory taken for theirs.
+pub fn a_borrowed_uuid_gets_no_tokens() {
+    let mut host = Actor::host(4096);
+    let genuine = host.export();
+    let name = b"hostile-borrower";
+    let mut borrowed = handle(name, Identity::of_self());
+    borrowed[32..48].copy_from_slice(&genuine[32..48]);
+    let borrowed = crate::roles::repaired(borrowed);
+    let listener = bind_to(name);
+    let impostor = thread::spawn(move || {
+        let socket = accept(&listener).unwrap();
+        let mut bytes = [0; 200];
+        let (_, len) = recv(&socket, &mut bytes, RecvFlags::empty()).unwrap();
+        let request = Request::decode(&bytes[..len]).unwrap();
+        reply(&socket, &granted(request.sequence, 3).encode(), &with_region(memfd(4096, SEALS)));
+        // The end of the connection, or another request.
+        recv(&socket, &mut bytes, RecvFlags::empty()).unwrap().1
+    });
+    let ctx = patient("2s");
+    let first = ctx.mem_import(&borrowed).unwrap();
+    let import = ctx.mem_import(&genuine).unwrap();
+    let mut seen = [0; 8];
+    import.read(0, &mut seen).unwrap();
+    assert_eq!(seen, [FILL; 8], "the genuine memory");
+    first.read(0, &mut seen).unwrap();
+    assert_eq!(seen, [0; 8], "the impostor's");
+    drop((first, import));
+    assert_eq!(impostor.join().unwrap(), 0, "the impostor was asked once");
+}
+
+/// A handle with one more entry, of a component nobody knows.
+fn variant(handle: &[u8], number: u16) -> Vec<u8> {
+    let mut content = Handle::decode(handle, |_| true).unwrap();
+    let entry = Entry { component: 1000 + number, mandatory: false, global_id: vec![], mkey: vec![] };
+    content.entries.push(entry);
+    content.encode().unwrap()
+}
+
+/// Whoever sends handles can vary their bytes: each is an import, and counts as one.
+pub fn variants_of_a_handle_are_counted() {
+    let mut host = Actor::host(4096);
+    let exported = host.export();
+    let ctx =
+        Context::builder().features(Features::EXPORTED_MEMH).set("UCX_MAX_IMPORTS", "4").build().unwrap();
+    let imports: Vec<_> = (0..10).map(|number| ctx.mem_import(&variant(&exported, number))).collect();
+    assert_eq!(imports.iter().filter(|import| import.is_ok()).count(), 4);
+    assert_eq!(ctx.stats().imports, 4);
+    let refused = imports[9].as_ref().unwrap_err();
+    assert_eq!(refused.status(), Status::ExceedsLimit);
+    drop(imports);
+    assert_eq!(ctx.stats().imports, 0);
+    ctx.mem_import(&exported).unwrap();
+}
+
+/// A handle that names the same context and export as another, and leads to somebody who never answers, delays its own import
+/// only.
+pub fn a_silent_namesake_delays_nobody() {
+    let mut host = Actor::host(4096);
+    let genuine = host.export();
+    let name = b"hostile-namesake";
+    let mut namesake = handle(name, Identity::of_self());
+    namesake[32..56].copy_from_slice(&genuine[32..56]);
+    let namesake = crate::roles::repaired(namesake);
+    let _listener = bind_to(name); // and never accepts
+    let ctx = patient("2s");
+    let slow = {
+        let ctx = ctx.clone();
+        thread::spawn(move || ctx.mem_import(&namesake).unwrap_err().status())
+    };
+    thread::sleep(Duration::from_millis(100));
+    let begin = Instant::now();
+    ctx.mem_import(&genuine).unwrap();
+    assert!(begin.elapsed() < Duration::from_secs(1), "{:?}", begin.elapsed());
+    assert_eq!(slow.join().unwrap(), Status::Unreachable);
+}
