@@ -184,7 +184,7 @@ pub fn grabber() {
         note("map for reading", Mapping::of_file(fd, len, Access::Read).is_ok());
         landed
     };
-    let region = tries(granted.region.as_fd(), usize::try_from(granted.length).unwrap());
+    let region = tries(granted.region.as_fd(), usize::try_from(handle.length).unwrap());
     let table = tries(table.as_fd(), uct::export::wire::TABLE_LEN);
     // The same tries on a memfd without seals land: they are no idle threats.
     let free = memfd_create("free", MemfdFlags::ALLOW_SEALING).unwrap();

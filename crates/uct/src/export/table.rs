@@ -451,12 +451,6 @@ impl Export {
         word.is_some_and(|word| word.load(ucs::sync::Ordering::Acquire) == self.claim.epoch)
     }
 
-    /// The table it is in.
-    #[must_use]
-    pub fn table(&self) -> &Arc<ExportTable> {
-        &self.table
-    }
-
     /// Ends the export, for ever: accesses that begin from now on answer `Stale`, and when this answers `Ok`, those that had
     /// begun have ended. Calling it again is allowed. It waits at most as long as the table was told.
     ///

@@ -75,8 +75,6 @@ pub enum ConnectError {
 pub struct Granted {
     /// What may be done.
     pub rights: Rights,
-    /// Bytes of the region's memfd.
-    pub length: u64,
     /// The region's memfd.
     pub region: OwnedFd,
     /// The export table and the in-flight page, when they were wanted.
@@ -190,7 +188,7 @@ impl Connection {
         let control = if request.want_control { fds.pop().zip(fds.pop()) } else { None };
         let region = fds.pop().ok_or(ConnectError::MissingDescriptors { expected, found: 0 })?;
         let control = control.map(|(page, table)| (table, page));
-        Ok(Granted { rights: reply.rights, length: reply.length, region, control })
+        Ok(Granted { rights: reply.rights, region, control })
     }
 
     fn receive(&self) -> Result<(Reply, Vec<OwnedFd>), ConnectError> {
