@@ -5,7 +5,7 @@ use std::io;
 use anstream::{AutoStream, ColorChoice};
 use tracing::Level;
 
-const VARIABLE: &str = "UCX_LOG_LEVEL";
+const VARIABLE: &str = ucp::config::LOG_LEVEL.name();
 
 /// Levels by their names in C UCX; those below `debug` are one here.
 const LEVELS: &[(&str, Level)] = &[

@@ -43,6 +43,7 @@
 //! | [`child`] | [`Role`] and [`Child`]: the test's side of a role |
 //! | [`role`] | the role's side |
 //! | [`watchdog`] | every test has a bound |
+//! | [`golden`] | golden vectors of the workspace |
 //! | [`guard`] | buffers that end at a guard page, canaries |
 //! | [`limits`] | resource limits, dropping root |
 //! | [`alloc`] | counting allocations |
@@ -57,6 +58,7 @@ pub mod alloc;
 pub mod census;
 pub mod child;
 mod frame;
+pub mod golden;
 pub mod guard;
 pub mod harness;
 pub mod limits;

@@ -1,10 +1,10 @@
 //! The formats of this crate against the golden vectors, and against changed bytes: keys of `self` and `shm`, and the messages
 //! on the service socket.
 
-use std::fmt::{Debug, Write};
-use std::path::{Path, PathBuf};
+use std::fmt::Debug;
 
 use proptest::prelude::*;
+use testkit::golden::{hex, vectors};
 use uct::export::{Claim, Refusal, Token};
 use uct::memory::Rights;
 use uct::process::Identity;
@@ -19,13 +19,6 @@ struct Format<T> {
     decode: fn(&[u8]) -> Result<T, String>,
     encode: fn(&T) -> Vec<u8>,
     lines: fn(&T) -> Vec<String>,
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 fn self_key() -> Format<self_::mkey::Mkey> {
@@ -122,29 +115,6 @@ fn reply() -> Format<Reply> {
             ]
         },
     }
-}
-
-/// Name, bytes and expected text of each vector.
-fn vectors(format: &str) -> Vec<(String, Vec<u8>, String)> {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(format);
-    let files = std::fs::read_dir(&dir).expect("the directory of vectors");
-    let mut paths: Vec<PathBuf> = files.map(|file| file.expect("a file").path()).collect();
-    paths.sort();
-    let hex = paths.iter().filter(|path| path.extension().is_some_and(|kind| kind == "hex"));
-    let vector = |path: &PathBuf| {
-        let read = |path: &Path| std::fs::read_to_string(path).expect("a vector's two files");
-        let byte = |text: &str| u8::from_str_radix(text, 16).expect("two hexadecimal digits");
-        let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
-        (name, read(path).split_whitespace().map(byte).collect(), read(&path.with_extension("txt")))
-    };
-    let vectors: Vec<_> = hex.map(vector).collect();
-    assert_eq!(
-        vectors.len() * 2,
-        paths.len(),
-        "each .hex in {} has its .txt, and nothing else is there",
-        dir.display()
-    );
-    vectors
 }
 
 impl<T: Debug + PartialEq> Format<T> {

@@ -1,17 +1,9 @@
 //! The golden vectors in `tests/golden/handle`.
 
-use std::fmt::Write;
-
+use testkit::golden::{hex, vectors};
 use ucp::wire::handle::Handle;
 
-use crate::support::{decode, encode, vectors};
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
+use crate::support::{decode, encode};
 
 /// The content as the vectors write it down.
 fn describe(handle: &Handle) -> String {

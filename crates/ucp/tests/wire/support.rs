@@ -1,7 +1,5 @@
 //! Samples, and what changes bytes.
 
-use std::path::{Path, PathBuf};
-
 use ucp::wire::handle::{Entry, Handle, HandleError};
 
 /// Where the checksum lies.
@@ -46,32 +44,4 @@ pub(crate) fn entry(component: u16, global_id: &[u8], mkey: &[u8]) -> Entry {
 /// The bytes of `handle`.
 pub(crate) fn encode(handle: &Handle) -> Vec<u8> {
     handle.encode().expect("within the caps")
-}
-
-/// The golden vectors of a format: name, bytes, expected text.
-pub(crate) fn vectors(format: &str) -> Vec<(String, Vec<u8>, String)> {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(format);
-    let files = std::fs::read_dir(&dir).expect("the directory of vectors");
-    let mut paths: Vec<PathBuf> = files.map(|file| file.expect("a file").path()).collect();
-    paths.sort();
-    let hex = paths.iter().filter(|path| path.extension().is_some_and(|kind| kind == "hex"));
-    let vector = |path: &PathBuf| {
-        let read = |path: &Path| std::fs::read_to_string(path).expect("a vector's two files");
-        let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
-        (name, unhex(&read(path)), read(&path.with_extension("txt")))
-    };
-    let vectors: Vec<_> = hex.map(vector).collect();
-    assert_eq!(
-        vectors.len() * 2,
-        paths.len(),
-        "each .hex in {} has its .txt, and nothing else is there",
-        dir.display()
-    );
-    vectors
-}
-
-fn unhex(text: &str) -> Vec<u8> {
-    text.split_whitespace()
-        .map(|byte| u8::from_str_radix(byte, 16).expect("two hexadecimal digits"))
-        .collect()
 }

@@ -6,6 +6,7 @@ use ucs::mem::{ForeignFdError, MemError};
 
 use crate::export::ExportError;
 use crate::service::{ConnectError, ServiceError};
+use crate::wire::NoRoom;
 
 /// A memory domain could not be opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -96,6 +97,9 @@ pub enum PackError {
         /// Bytes given.
         found: usize,
     },
+    /// The key holds something that its format has no room for.
+    #[error(transparent)]
+    NoRoom(#[from] NoRoom),
     /// The memory could not be exported.
     #[error(transparent)]
     Export(#[from] ExportError),
@@ -108,11 +112,19 @@ pub enum PackError {
 }
 
 impl PackError {
+    /// Checks that a key of `needed` bytes is given as many.
+    ///
+    /// # Errors
+    /// [`PackError::WrongSize`].
+    pub fn check_size(needed: usize, out: &[u8]) -> Result<(), Self> {
+        if out.len() == needed { Ok(()) } else { Err(Self::WrongSize { needed, found: out.len() }) }
+    }
+
     /// The one-byte status.
     pub fn status(&self) -> Status {
         match self {
             Self::Unsupported(_) => Status::Unsupported,
-            Self::WrongSize { .. } => Status::BufferTooSmall,
+            Self::WrongSize { .. } | Self::NoRoom(_) => Status::BufferTooSmall,
             Self::Export(error) => error.status(),
             Self::Service(error) => error.status(),
             Self::Mem(error) => error.status(),

@@ -15,7 +15,7 @@ use super::wire::{MAX_FDS, REQUEST_LEN, Reply, Request, Verdict};
 use crate::export::ExportTable;
 use crate::export::Refusal;
 use crate::export::importers::ImporterPage;
-use crate::memory::{LocalMem, Rights};
+use crate::memory::LocalMem;
 use crate::process::Process;
 
 /// An importer's connection.
@@ -86,13 +86,7 @@ impl Conn {
     }
 
     fn answer(&mut self, request: &Request, exports: &ExportTable) -> Next {
-        let refuse = |verdict| Reply {
-            sequence: request.sequence,
-            verdict,
-            rights: Rights::empty(),
-            length: 0,
-            fds: 0,
-        };
+        let refuse = |verdict| Reply::without(verdict, request.sequence);
         let verified = if request.uuid == *exports.uuid() {
             exports.verify(&request.claim)
         } else {
@@ -155,10 +149,8 @@ impl Conn {
 
     /// Tells a connection that is not taken.
     pub(super) fn refuse(socket: OwnedFd) {
-        let reply =
-            Reply { sequence: 0, verdict: Verdict::NoResource, rights: Rights::empty(), length: 0, fds: 0 };
         let conn = Self::new(socket, None, 0);
-        let _ = conn.send(&reply, &[]);
+        let _ = conn.send(&Reply::without(Verdict::NoResource, 0), &[]);
         conn.shut_down();
     }
 
@@ -178,8 +170,7 @@ impl Conn {
             Ok(_) => Next::Keep,
             // Too many descriptors of this user are on their way, or there is no memory: not this peer's fault.
             Err(Errno::TOOMANYREFS | Errno::NOMEM | Errno::NOBUFS) if !fds.is_empty() => {
-                let reply = Reply { verdict: Verdict::NoResource, fds: 0, ..reply.clone() };
-                self.send(&reply, &[])
+                self.send(&Reply::without(Verdict::NoResource, reply.sequence), &[])
             }
             Err(_) => self.misbehaves(),
         }

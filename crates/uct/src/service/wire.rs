@@ -155,6 +155,12 @@ impl Verdict {
 }
 
 impl Reply {
+    /// A reply that grants nothing.
+    #[must_use]
+    pub fn without(verdict: Verdict, sequence: u32) -> Self {
+        Self { sequence, verdict, rights: Rights::empty(), length: 0, fds: 0 }
+    }
+
     /// Its bytes.
     #[must_use]
     pub fn encode(&self) -> [u8; REPLY_LEN] {

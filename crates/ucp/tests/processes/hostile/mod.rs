@@ -91,17 +91,25 @@ fn reply(to: &OwnedFd, bytes: &[u8], fds: &[OwnedFd]) {
     sendmsg(to, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL).unwrap();
 }
 
-/// Imports from an exporter that answers the first request by `answer`.
-fn import_from(answer: impl FnOnce(&OwnedFd, Request) + Send + 'static) -> ImportError {
-    let name = format!("hostile-{:x}", testkit::Rng::new(testkit::seed()).next_u64() ^ thread_number());
-    let listener = bind_to(name.as_bytes());
-    let exporter = thread::spawn(move || {
+/// An exporter on `name` that answers the first request of its first importer by `answer`, and keeps the connection.
+fn exporter(
+    name: &[u8],
+    answer: impl FnOnce(&OwnedFd, Request) + Send + 'static,
+) -> thread::JoinHandle<OwnedFd> {
+    let listener = bind_to(name);
+    thread::spawn(move || {
         let socket = accept(&listener).unwrap();
         let mut bytes = [0; 200];
         let (_, len) = recv(&socket, &mut bytes, RecvFlags::empty()).unwrap();
         answer(&socket, Request::decode(&bytes[..len]).unwrap());
         socket
-    });
+    })
+}
+
+/// Imports from an exporter that answers the first request by `answer`.
+fn import_from(answer: impl FnOnce(&OwnedFd, Request) + Send + 'static) -> ImportError {
+    let name = format!("hostile-{:x}", testkit::Rng::new(testkit::seed()).next_u64() ^ thread_number());
+    let exporter = exporter(name.as_bytes(), answer);
     let error = patient("500ms").mem_import(&handle(name.as_bytes(), Identity::of_self())).unwrap_err();
     drop(exporter.join().unwrap());
     error
@@ -143,14 +151,8 @@ pub fn unsealed_memfd() {
     }
     // The same with seals is accepted: it is the seals that made the difference.
     let name = b"hostile-but-correct";
-    let listener = bind_to(name);
-    let exporter = thread::spawn(move || {
-        let socket = accept(&listener).unwrap();
-        let mut bytes = [0; 200];
-        let (_, len) = recv(&socket, &mut bytes, RecvFlags::empty()).unwrap();
-        let request = Request::decode(&bytes[..len]).unwrap();
-        reply(&socket, &granted(request.sequence, 3).encode(), &with_region(memfd(4096, SEALS)));
-        socket
+    let exporter = exporter(name, |socket, request| {
+        reply(socket, &granted(request.sequence, 3).encode(), &with_region(memfd(4096, SEALS)));
     });
     let import = patient("5s").mem_import(&handle(name, Identity::of_self())).unwrap();
     import.write(0, b"fine").unwrap();
@@ -160,16 +162,10 @@ pub fn unsealed_memfd() {
 /// An in-flight page whose slots never come free: an access gives up in time.
 pub fn an_in_flight_page_full_of_lies() {
     let name = b"hostile-full-page";
-    let listener = bind_to(name);
-    let exporter = thread::spawn(move || {
-        let socket = accept(&listener).unwrap();
-        let mut bytes = [0; 200];
-        let (_, len) = recv(&socket, &mut bytes, RecvFlags::empty()).unwrap();
-        let request = Request::decode(&bytes[..len]).unwrap();
+    let exporter = exporter(name, |socket, request| {
         let fds = with_region(memfd(4096, SEALS));
         rustix::io::pwrite(&fds[2], &[0xff; SLOTS_LEN], 0).unwrap();
-        reply(&socket, &granted(request.sequence, 3).encode(), &fds);
-        socket
+        reply(socket, &granted(request.sequence, 3).encode(), &fds);
     });
     let import = patient("200ms").mem_import(&handle(name, Identity::of_self())).unwrap();
     let begin = Instant::now();
@@ -286,6 +282,7 @@ pub fn closes_at_once() {
     let error = patient("2s").mem_import(&handle(name, Identity::of_self())).unwrap_err();
     assert_eq!(error.status(), Status::Unreachable);
     assert!(error.to_string().contains("the exporter closed the connection"), "{error}");
+    assert_eq!(error.remedy(), "see whether the exporter is ending, and import again");
     drop(closer.join().unwrap());
 }
 

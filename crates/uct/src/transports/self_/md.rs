@@ -94,12 +94,8 @@ impl Memh for SelfMemh {
     }
 
     fn pack(&self, export: &Export, flags: PackFlags, out: &mut [u8]) -> Result<(), PackError> {
-        let needed = self.packed_size(flags)?;
-        let wrong = PackError::WrongSize { needed, found: out.len() };
-        if out.len() != needed {
-            return Err(wrong);
-        }
-        mkey::Mkey::of(export.claim()).encode(out).map_err(|_| wrong)
+        PackError::check_size(self.packed_size(flags)?, out)?;
+        mkey::Mkey::of(export.claim()).encode(out).map_err(PackError::from)
     }
 }
 

@@ -133,11 +133,7 @@ impl Memh for ShmMemh {
     }
 
     fn pack(&self, export: &Export, flags: PackFlags, out: &mut [u8]) -> Result<(), PackError> {
-        let needed = self.packed_size(flags)?;
-        let wrong = PackError::WrongSize { needed, found: out.len() };
-        if out.len() != needed {
-            return Err(wrong);
-        }
+        PackError::check_size(self.packed_size(flags)?, out)?;
         self.service.serve()?;
         debug_assert_eq!(export.claim().address, self.mem.address(), "the export is of this memory");
         let unnumbered = PackError::Unsupported("the descriptors of the memory cannot be told");
@@ -149,7 +145,7 @@ impl Memh for ShmMemh {
             files: self.exports.file_numbers().ok_or(unnumbered)?,
             service: self.service.name(),
         };
-        key.encode(out).map_err(|_| wrong)
+        key.encode(out).map_err(PackError::from)
     }
 }
 

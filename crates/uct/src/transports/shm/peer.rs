@@ -148,12 +148,11 @@ impl Peers {
                 direct::connect(*method, key, claim, &self.me)
             };
             match attempt {
-                Err(AttachError::Closed) => reasons.push(format!("{name}: {}", AttachError::Closed)),
-                Err(AttachError::Unreachable { reason, remedy: advice }) => {
+                Err(error @ (AttachError::Unreachable { .. } | AttachError::Closed)) => {
                     if reasons.is_empty() {
-                        remedy = advice;
+                        remedy = error.remedy();
                     }
-                    reasons.push(format!("{name}: {reason}"));
+                    reasons.push(format!("{name}: {error}"));
                 }
                 answer => return answer,
             }
@@ -274,10 +273,6 @@ impl Peer {
                     }
                     Err(error @ (ConnectError::Denied(_) | ConnectError::NoDescriptor)) => {
                         Some(Err(AttachError::of_service(error)))
-                    }
-                    Err(ConnectError::Closed) => {
-                        *connection = None;
-                        None
                     }
                     Err(error) => {
                         *connection = None;
