@@ -79,11 +79,11 @@ pub fn refused_region_stays_exported() {
     dpu.read(0, 1).err(Status::Stale);
 }
 
-/// A buffer that counts its drops.
-struct Counted(Vec<u8>, Arc<AtomicUsize>);
+/// A buffer that does something when it is dropped.
+struct OnDrop<F: FnMut()>(Vec<u8>, F);
 
 // SAFETY: the bytes lie in the vector's heap block, which moves with no move of the value.
-unsafe impl StableBuf for Counted {
+unsafe impl<F: FnMut() + Send + Sync + 'static> StableBuf for OnDrop<F> {
     fn as_ptr(&self) -> *const u8 {
         self.0.as_ptr()
     }
@@ -94,16 +94,24 @@ unsafe impl StableBuf for Counted {
 }
 
 // SAFETY: the heap block belongs to the vector alone.
-unsafe impl StableBufMut for Counted {
+unsafe impl<F: FnMut() + Send + Sync + 'static> StableBufMut for OnDrop<F> {
     fn as_mut_ptr(&mut self) -> *mut u8 {
         self.0.as_mut_ptr()
     }
 }
 
-impl Drop for Counted {
+impl<F: FnMut()> Drop for OnDrop<F> {
     fn drop(&mut self) {
-        self.1.fetch_add(1, Ordering::SeqCst);
+        (self.1)();
     }
+}
+
+/// A buffer that counts its drops.
+fn counted(bytes: Vec<u8>, drops: &Arc<AtomicUsize>) -> impl StableBufMut + use<> {
+    let drops = Arc::clone(drops);
+    OnDrop(bytes, move || {
+        drops.fetch_add(1, Ordering::SeqCst);
+    })
 }
 
 /// Whatever the order in which things are dropped, the buffer is dropped once, and not before the last access has ended.
@@ -111,8 +119,7 @@ pub fn owned_buffers_are_dropped_once() {
     for order in 0..24 {
         let drops = Arc::new(AtomicUsize::new(0));
         let ctx = context();
-        let region =
-            ctx.mem_map(MemMap::buffer(Counted(vec![9; 100], Arc::clone(&drops))).exported()).unwrap();
+        let region = ctx.mem_map(MemMap::buffer(counted(vec![9; 100], &drops)).exported()).unwrap();
         let handle = region.memh_pack().unwrap();
         let import = ctx.mem_import(handle.as_bytes()).unwrap();
         let mut things: Vec<Option<Box<dyn std::any::Any>>> = vec![
@@ -175,33 +182,6 @@ pub fn answering() {
     }
 }
 
-/// A buffer that tells which thread drops it.
-struct Told(Vec<u8>, Arc<parking_lot::Mutex<Vec<String>>>);
-
-// SAFETY: the bytes lie in the vector's heap block, which moves with no move of the value.
-unsafe impl StableBuf for Told {
-    fn as_ptr(&self) -> *const u8 {
-        self.0.as_ptr()
-    }
-
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-}
-
-// SAFETY: the heap block belongs to the vector alone.
-unsafe impl StableBufMut for Told {
-    fn as_mut_ptr(&mut self) -> *mut u8 {
-        self.0.as_mut_ptr()
-    }
-}
-
-impl Drop for Told {
-    fn drop(&mut self) {
-        self.1.lock().push(std::thread::current().name().unwrap_or("?").to_owned());
-    }
-}
-
 /// The drop of a user's buffer is the user's code: it never runs on the service thread, also when the buffer had to be kept.
 pub fn user_code_never_runs_on_the_service_thread() {
     let ctx = ucp::Context::builder()
@@ -209,10 +189,13 @@ pub fn user_code_never_runs_on_the_service_thread() {
         .set("UCX_REVOKE_TIMEOUT", "0")
         .build()
         .unwrap();
-    let names = Arc::default();
+    let names: Arc<parking_lot::Mutex<Vec<String>>> = Arc::default();
     let mut kept = 0;
     for round in 1..=300 {
-        let buffer = Told(vec![0; 4 << 20], Arc::clone(&names));
+        let told = Arc::clone(&names);
+        let buffer = OnDrop(vec![0; 4 << 20], move || {
+            told.lock().push(std::thread::current().name().unwrap_or("?").to_owned());
+        });
         let region = ctx.mem_map(MemMap::buffer(buffer).exported()).unwrap();
         let import = ctx.mem_import(region.memh_pack().unwrap().as_bytes()).unwrap();
         let reader = std::thread::Builder::new().name("reader".to_owned()).spawn(move || {
@@ -236,34 +219,15 @@ pub fn user_code_never_runs_on_the_service_thread() {
 
 /// A buffer that holds its own context, the last clone of it: dropped wherever, it ends the context.
 pub fn a_buffer_may_hold_its_context() {
-    struct Holder(Vec<u8>, Option<ucp::Context>, Arc<AtomicUsize>);
-    // SAFETY: the bytes lie in the vector's heap block, which moves with no move of the value.
-    unsafe impl StableBuf for Holder {
-        fn as_ptr(&self) -> *const u8 {
-            self.0.as_ptr()
-        }
-
-        fn len(&self) -> usize {
-            self.0.len()
-        }
-    }
-    // SAFETY: the heap block belongs to the vector alone.
-    unsafe impl StableBufMut for Holder {
-        fn as_mut_ptr(&mut self) -> *mut u8 {
-            self.0.as_mut_ptr()
-        }
-    }
-    impl Drop for Holder {
-        fn drop(&mut self) {
-            self.1 = None;
-            self.2.fetch_add(1, Ordering::SeqCst);
-        }
-    }
     let drops = Arc::new(AtomicUsize::new(0));
     for _ in 0..50 {
         let builder = ucp::Context::builder().features(ucp::Features::EXPORTED_MEMH);
         let ctx = builder.set("UCX_REVOKE_TIMEOUT", "0").build().unwrap();
-        let buffer = Holder(vec![0; 4 << 20], Some(ctx.clone()), Arc::clone(&drops));
+        let (mut held, counter) = (Some(ctx.clone()), Arc::clone(&drops));
+        let buffer = OnDrop(vec![0; 4 << 20], move || {
+            drop(held.take());
+            counter.fetch_add(1, Ordering::SeqCst);
+        });
         let region = ctx.mem_map(MemMap::buffer(buffer).exported()).unwrap();
         let import = ctx.mem_import(region.memh_pack().unwrap().as_bytes()).unwrap();
         drop(ctx);

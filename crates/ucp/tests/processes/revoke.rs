@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use testkit::{Role, role};
-use ucp::{Context, Features, MemMap, Status};
+use testkit::{Child, Role, role};
+use ucp::{Context, Features, MemMap, PackedMemh, Region, Status};
 
 use super::roles::{Actor, FILL, context};
 
@@ -96,20 +96,28 @@ pub fn guard_without_drain_writes_land_late() {
     panic!("no late write in 2,000 rounds without the drain: the torture test proves nothing");
 }
 
+/// A context whose revocations wait this long.
+fn impatient(timeout: &str) -> Context {
+    let builder = Context::builder().features(Features::EXPORTED_MEMH);
+    builder.set("UCX_REVOKE_TIMEOUT", timeout).build().unwrap()
+}
+
+/// A region that `writer` has begun to write to, and the writer stopped: inside an access, most times.
+fn writing_and_stopped(ctx: &Context, writer: &mut Child) -> (Region, PackedMemh) {
+    let region = ctx.mem_map(MemMap::allocate(LEN).exported()).unwrap();
+    let handle = region.memh_pack().unwrap();
+    writer.send(handle.as_bytes());
+    assert_eq!(writer.recv(), b"writing");
+    writer.stop();
+    (region, handle)
+}
+
 /// Stops a writer until it is caught in mid-access.
 pub fn stopped_importer_is_not_revoked() {
-    let ctx = Context::builder()
-        .features(Features::EXPORTED_MEMH)
-        .set("UCX_REVOKE_TIMEOUT", "100ms")
-        .build()
-        .unwrap();
+    let ctx = impatient("100ms");
     let mut writer = Role::spawn("revoke::writer");
     for _ in 0..200 {
-        let region = ctx.mem_map(MemMap::allocate(LEN).exported()).unwrap();
-        let handle = region.memh_pack().unwrap();
-        writer.send(handle.as_bytes());
-        assert_eq!(writer.recv(), b"writing");
-        writer.stop();
+        let (region, handle) = writing_and_stopped(&ctx, &mut writer);
         let begin = Instant::now();
         match handle.revoke() {
             Ok(()) => {
@@ -155,18 +163,10 @@ fn wait_for(what: &str, holds: impl Fn() -> bool) {
 
 /// As above; but the importer dies instead of going on.
 pub fn killed_importer_is_revoked() {
-    let ctx = Context::builder()
-        .features(Features::EXPORTED_MEMH)
-        .set("UCX_REVOKE_TIMEOUT", "100ms")
-        .build()
-        .unwrap();
+    let ctx = impatient("100ms");
     for _ in 0..200 {
         let mut writer = Role::spawn("revoke::writer");
-        let region = ctx.mem_map(MemMap::allocate(LEN).exported()).unwrap();
-        let handle = region.memh_pack().unwrap();
-        writer.send(handle.as_bytes());
-        assert_eq!(writer.recv(), b"writing");
-        writer.stop();
+        let (_region, handle) = writing_and_stopped(&ctx, &mut writer);
         if handle.revoke().is_err() {
             writer.kill();
             handle.revoke().unwrap();
@@ -181,17 +181,10 @@ pub fn killed_importer_is_revoked() {
 
 /// The memory of a region that is dropped while an access is stuck waits for it, and is freed by itself.
 pub fn dropped_region_is_kept_until_drained() {
-    let ctx = Context::builder()
-        .features(Features::EXPORTED_MEMH)
-        .set("UCX_REVOKE_TIMEOUT", "50ms")
-        .build()
-        .unwrap();
+    let ctx = impatient("50ms");
     let mut writer = Role::spawn("revoke::writer");
     for _ in 0..200 {
-        let region = ctx.mem_map(MemMap::allocate(LEN).exported()).unwrap();
-        writer.send(region.memh_pack().unwrap().as_bytes());
-        assert_eq!(writer.recv(), b"writing");
-        writer.stop();
+        let (region, _) = writing_and_stopped(&ctx, &mut writer);
         drop(region);
         let kept = ctx.stats().kept_bytes;
         writer.cont();
