@@ -1,6 +1,7 @@
 //! Contexts.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -128,7 +129,9 @@ impl ContextBuilder {
             unknown(TLS.name(), error)
         })?;
         let exports = Arc::new(ExportTable::new(config.get(&uct::config::REVOKE_TIMEOUT))?);
-        let service = Arc::new(Service::new(Arc::clone(&exports)));
+        let directory = config.get(&uct::config::SERVICE_DIR);
+        let directory = (!directory.is_empty()).then(|| PathBuf::from(directory));
+        let service = Arc::new(Service::new(Arc::clone(&exports), directory));
         let params =
             MdParams { exports: Arc::clone(&exports), service: Arc::clone(&service), config: config.clone() };
         let mut mds = Vec::new();
@@ -286,6 +289,12 @@ impl Context {
     /// The transports in use, with their attributes.
     pub fn transports(&self) -> impl Iterator<Item = (&'static dyn Component, &Arc<dyn Md>)> {
         self.inner.mds.iter().map(|open| (open.component, &open.md))
+    }
+
+    /// The transports that are not in use, and why: not allowed by `UCX_TLS`, or what they lack here.
+    #[must_use]
+    pub fn left_out(&self) -> &MdResults {
+        &self.inner.left_out
     }
 
     /// Figures.

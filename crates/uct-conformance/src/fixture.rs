@@ -78,7 +78,7 @@ impl Side {
     /// A new context.
     pub(crate) fn open(fixture: &Fixture) -> Self {
         let exports = Arc::new(ExportTable::new(REVOKE_TIMEOUT).unwrap());
-        let service = Arc::new(Service::new(Arc::clone(&exports)));
+        let service = Arc::new(Service::new(Arc::clone(&exports), None));
         let component = fixture.component;
         let config = Config::builder(uct::config::VARS).vars(component.vars()).ignore_env();
         let set = |config: ConfigBuilder, (name, value): &(&str, &str)| config.set(*name, *value);

@@ -14,5 +14,12 @@ pub const IMPORT_TIMEOUT: Var<Duration> =
 pub const REVOKE_TIMEOUT: Var<Duration> =
     Var::new("UCX_REVOKE_TIMEOUT", "2s", "How long a revocation may wait for accesses in flight");
 
+/// Where service sockets have a path, for importers that live in another network namespace.
+pub const SERVICE_DIR: Var<String> = Var::new(
+    "UCX_SERVICE_DIR",
+    "",
+    "Directory for service sockets, seen by exporter and importer, where their network namespaces differ",
+);
+
 /// All of them.
-pub const VARS: &[&dyn AnyVar] = &[&IMPORT_TIMEOUT, &REVOKE_TIMEOUT];
+pub const VARS: &[&dyn AnyVar] = &[&IMPORT_TIMEOUT, &REVOKE_TIMEOUT, &SERVICE_DIR];

@@ -360,31 +360,53 @@ fn decode(bytes: &[u8]) -> Result<Handle, HandleError> {
 
 type Attachable = (Arc<dyn Attachment>, ComponentId, MdResults);
 
-/// Tries each memory domain against each entry that means something to it.
+/// The size of the accesses that memory domains are compared by, in bytes, or the region's where that is smaller.
+const TYPICAL: u64 = 4096;
+
+/// A memory domain that entries of the handle mean something to, and what an access through it costs.
+struct Candidate<'a> {
+    open: &'a OpenMd,
+    entries: Vec<&'a Entry>,
+    nanoseconds: f64,
+}
+
+/// Attaches by the memory domain whose accesses cost least, of those that can.
 fn attach(ctx: &ContextInner, content: &Handle, deadline: Deadline) -> Result<Attachable, ImportError> {
     let mut results = ctx.left_out.clone();
     let mut failures = Vec::new();
-    let mut found = None;
+    let typical = content.length.min(TYPICAL);
+    let mut candidates = Vec::new();
     for open in &ctx.mds {
-        let component = open.md.attr().component;
-        if let Some((_, _, by)) = &found {
-            results.push(component, Err(format!("not needed: {by} was tried first")));
+        let attr = open.md.attr();
+        match meant_for(open, content) {
+            Ok(entries) => {
+                candidates.push(Candidate { open, entries, nanoseconds: attr.access_cost.at(typical) * 1e9 });
+            }
+            Err(why) => results.push(attr.component, Err(why)),
+        }
+    }
+    candidates.sort_by(|a, b| a.nanoseconds.total_cmp(&b.nanoseconds)); // stable: of equals, the first
+    let mut found: Option<(Arc<dyn Attachment>, &Candidate<'_>)> = None;
+    for candidate in &candidates {
+        let component = candidate.open.md.attr().component;
+        if let Some((_, best)) = &found {
+            results.push(component, Err(not_needed(candidate, best, typical)));
             continue;
         }
-        match attach_by(open, content, deadline) {
+        match attach_by(candidate, content, deadline) {
             Ok((memory, how)) => {
                 results.push(component, Ok(how));
-                found = Some((memory, component, open.component.name()));
+                found = Some((memory, candidate));
             }
-            Err(Failure::NotOffered(why)) => results.push(component, Err(why)),
-            Err(Failure::Attach(error)) => {
+            Err(error) => {
                 results.push(component, Err(error.to_string()));
                 failures.push(error);
             }
         }
     }
     match found {
-        Some((memory, component, _)) => {
+        Some((memory, Candidate { open, .. })) => {
+            let component = open.md.attr().component;
             tracing::debug!(export = content.registration_id, %component, %results, "imported");
             Ok((memory, component, results))
         }
@@ -392,28 +414,42 @@ fn attach(ctx: &ContextInner, content: &Handle, deadline: Deadline) -> Result<At
     }
 }
 
-enum Failure {
-    /// Nothing in the handle means something to this memory domain.
-    NotOffered(String),
-    Attach(AttachError),
+fn not_needed(candidate: &Candidate<'_>, best: &Candidate<'_>, typical: u64) -> String {
+    let (name, least, cost) = (best.open.component.name(), best.nanoseconds, candidate.nanoseconds);
+    if cost > least {
+        format!("not needed: {typical} bytes take {cost:.0} ns, and {least:.0} ns by {name}")
+    } else {
+        format!("not needed: {name} costs no more, and comes first")
+    }
 }
 
+/// The entries of a handle that mean something to a memory domain; or why there are none.
+fn meant_for<'a>(open: &OpenMd, content: &'a Handle) -> Result<Vec<&'a Entry>, String> {
+    let attr = open.md.attr();
+    let matching = |entry: &&Entry| open.md.can_attach(ComponentId(entry.component), &entry.global_id);
+    let entries: Vec<_> = content.entries.iter().filter(matching).collect();
+    if !entries.is_empty() {
+        return if attr.flags.contains(MdFlags::EXPORTED_MKEY) {
+            Ok(entries)
+        } else {
+            Err(format!("{} {} matches, but cannot attach exported memory", attr.component, attr.global_id))
+        };
+    }
+    let elsewhere = content.entries.iter().find(|entry| entry.component == attr.component.0);
+    Err(match elsewhere.and_then(|entry| GlobalId::new(&entry.global_id)) {
+        Some(id) => format!("offered for {id}, while this is {}", attr.global_id),
+        None => "not offered by the exporter".to_owned(),
+    })
+}
+
+/// Attaches by the first entry that works; else answers the last failure.
 fn attach_by(
-    open: &OpenMd,
+    candidate: &Candidate<'_>,
     content: &Handle,
     deadline: Deadline,
-) -> Result<(Arc<dyn Attachment>, String), Failure> {
-    let attr = open.md.attr();
-    let mut failure = None;
-    for entry in &content.entries {
-        if !open.md.can_attach(ComponentId(entry.component), &entry.global_id) {
-            continue;
-        }
-        if !attr.flags.contains(MdFlags::EXPORTED_MKEY) {
-            let why =
-                format!("{} {} matches, but cannot attach exported memory", attr.component, attr.global_id);
-            return Err(Failure::NotOffered(why));
-        }
+) -> Result<(Arc<dyn Attachment>, String), AttachError> {
+    let mut failure = AttachError::Closed;
+    for entry in &candidate.entries {
         let request = AttachRequest {
             context_uuid: content.context_uuid,
             id: content.registration_id,
@@ -423,18 +459,12 @@ fn attach_by(
             mkey: &entry.mkey,
             deadline,
         };
-        match open.md.attach(&request) {
+        match candidate.open.md.attach(&request) {
             Ok(attached) => return Ok((attached.memory, attached.how)),
-            Err(error) => failure = Some(Failure::Attach(error)),
+            Err(error) => failure = error,
         }
     }
-    Err(failure.unwrap_or_else(|| {
-        let elsewhere = content.entries.iter().find(|entry| entry.component == attr.component.0);
-        Failure::NotOffered(match elsewhere.and_then(|entry| GlobalId::new(&entry.global_id)) {
-            Some(id) => format!("offered for {id}, while this is {}", attr.global_id),
-            None => "not offered by the exporter".to_owned(),
-        })
-    }))
+    Err(failure)
 }
 
 /// The one error for what the memory domains said: access denied before a forged handle, a limit here, stale, unreachable.

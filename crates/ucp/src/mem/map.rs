@@ -49,7 +49,7 @@ impl MemMap {
 
     /// Takes a buffer of yours: a `Vec<u8>`, a `Box<[u8]>`, or a type of your own. It is dropped when the region is gone.
     ///
-    /// It can be exported within its own context only; other processes reach memory of [`MemMap::allocate`].
+    /// Other processes reach it by the transport `cma`, which needs ptrace rights over this process.
     pub fn buffer(buf: impl StableBufMut) -> Self {
         Self::of(Source::Owned(OwnedBytes::writable(buf)))
     }
@@ -57,7 +57,7 @@ impl MemMap {
     /// Takes a buffer of yours that may only be read: `&'static [u8]`, `Arc<[u8]>`, and all that [`MemMap::buffer`] takes. The
     /// region is read-only.
     ///
-    /// It can be exported within its own context only; other processes reach memory of [`MemMap::allocate`].
+    /// Other processes reach it by the transport `cma`, which needs ptrace rights over this process.
     pub fn read_only_buffer(buf: impl StableBuf) -> Self {
         Self { read_only: true, ..Self::of(Source::Owned(OwnedBytes::readable(buf))) }
     }
@@ -65,7 +65,8 @@ impl MemMap {
     /// Names a range of this process's addresses: an export of it names the *address*, so revoke before the address is used for
     /// private data.
     ///
-    /// It can be exported within its own context only; other processes reach memory of [`MemMap::allocate`].
+    /// Other processes reach it by the transport `cma`, which needs ptrace rights over this process. An address at which nothing
+    /// is mapped is `Stale` to them; mapped again, it is reached again.
     pub fn raw(raw: RawMem) -> Self {
         Self::of(Source::Raw(raw))
     }

@@ -36,7 +36,7 @@ fn rounds(count: u32, revoke: impl Fn(&uct::export::Export)) -> (u32, u32) {
     use uct::export::ExportTable;
     // The same parts a context is made of, so that the guard variant can leave the drain out.
     let exports = Arc::new(ExportTable::new(Duration::from_secs(10)).unwrap());
-    let service = Arc::new(uct::service::Service::new(Arc::clone(&exports)));
+    let service = Arc::new(uct::service::Service::new(Arc::clone(&exports), None));
     let shm = uct::transports::components().iter().find(|component| component.name() == "shm").unwrap();
     let config = ucs::config::Config::builder(uct::config::VARS).vars(shm.vars()).build().unwrap();
     let params = uct::api::MdParams { exports: Arc::clone(&exports), service, config };

@@ -159,7 +159,8 @@ pub fn grabber() {
         length: handle.length,
         token: key.token,
     };
-    let wire = Request { sequence: 0, want_control: true, uuid: handle.context_uuid, claim };
+    let wire =
+        Request { sequence: 0, want_control: true, want_memory: true, uuid: handle.context_uuid, claim };
     let granted = connection.ask(wire, &deadline).unwrap();
     let (table, _page) = granted.control.unwrap();
     let reopened = |fd: BorrowedFd<'_>| {
@@ -184,7 +185,7 @@ pub fn grabber() {
         note("map for reading", Mapping::of_file(fd, len, Access::Read).is_ok());
         landed
     };
-    let region = tries(granted.region.as_fd(), usize::try_from(handle.length).unwrap());
+    let region = tries(granted.memory.unwrap().as_fd(), usize::try_from(handle.length).unwrap());
     let table = tries(table.as_fd(), uct::export::wire::TABLE_LEN);
     // The same tries on a memfd without seals land: they are no idle threats.
     let free = memfd_create("free", MemfdFlags::ALLOW_SEALING).unwrap();

@@ -127,6 +127,8 @@ pub struct MdAttr {
     pub reg_alignment: usize,
     /// What a registration costs.
     pub reg_cost: LinearCost,
+    /// What one access to attached memory costs: of two memory domains that reach it, the cheaper one is used.
+    pub access_cost: LinearCost,
     /// Kinds of memory it allocates.
     pub alloc_mem_types: MemTypes,
     /// Kinds of memory it registers.

@@ -18,6 +18,8 @@ impl ComponentId {
     pub const SELF: Self = Self(1);
     /// Shared memory files.
     pub const SHM: Self = Self(2);
+    /// Another process's memory, by its addresses.
+    pub const CMA: Self = Self(3);
 
     /// Its name, for those this version knows.
     #[must_use]
@@ -25,6 +27,7 @@ impl ComponentId {
         match self {
             Self::SELF => Some("self"),
             Self::SHM => Some("shm"),
+            Self::CMA => Some("cma"),
             _ => None,
         }
     }

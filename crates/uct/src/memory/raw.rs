@@ -8,9 +8,11 @@
 
 use std::ptr::NonNull;
 
-use libc::{c_ulong, iovec};
+use rustix::io::Errno;
+use rustix::process::getpid;
 
 use super::{AccessError, StaleReason};
+use crate::process::vm::{self, Mapped};
 
 /// A range of this process's addresses, made by the user: whatever is mapped there when it is accessed.
 ///
@@ -64,72 +66,50 @@ impl RawMem {
 
 /// Copies from a raw range into `dst`.
 pub(super) fn read(src: NonNull<u8>, dst: &mut [u8]) -> Result<(), AccessError> {
-    let local = iovec { iov_base: dst.as_mut_ptr().cast(), iov_len: dst.len() };
-    let remote = iovec { iov_base: src.as_ptr().cast(), iov_len: dst.len() };
-    transfer(local, remote, |pid, local, remote| {
-        // SAFETY: one iovec each; the local one names `dst`, which is borrowed mutably for the call; the kernel checks the
-        // remote one.
-        unsafe { libc::process_vm_readv(pid, local, 1 as c_ulong, remote, 1 as c_ulong, 0) }
-    })
+    let from = src.addr().get() as u64;
+    transfer(dst.len(), false, from, |done| vm::read(getpid(), from + done as u64, &mut dst[done..]))
 }
 
 /// Copies `src` into a raw range.
 pub(super) fn write(dst: NonNull<u8>, src: &[u8]) -> Result<(), AccessError> {
-    let local = iovec { iov_base: src.as_ptr().cast_mut().cast(), iov_len: src.len() };
-    let remote = iovec { iov_base: dst.as_ptr().cast(), iov_len: src.len() };
-    transfer(local, remote, |pid, local, remote| {
-        // SAFETY: one iovec each; the local one names `src`, which is only read; the kernel checks the remote one, and
-        // RawMem::new's caller promised that the bytes there may be written.
-        unsafe { libc::process_vm_writev(pid, local, 1 as c_ulong, remote, 1 as c_ulong, 0) }
+    let to = dst.addr().get() as u64;
+    transfer(src.len(), true, to, |done| {
+        // SAFETY: RawMem::new's caller promised that the bytes there may be written at any time.
+        unsafe { vm::write(getpid(), to + done as u64, &src[done..]) }
     })
 }
 
 /// Repeats `call` until all is moved: it may move less than asked for (`process_vm_readv(2)`, "Return value").
 fn transfer(
-    mut local: iovec,
-    mut remote: iovec,
-    call: impl Fn(libc::pid_t, *const iovec, *const iovec) -> isize,
+    len: usize,
+    for_writing: bool,
+    address: u64,
+    mut call: impl FnMut(usize) -> Result<usize, Errno>,
 ) -> Result<(), AccessError> {
-    let pid = rustix::process::getpid().as_raw_nonzero().get();
     let mut done = 0;
-    while local.iov_len > 0 {
-        match usize::try_from(call(pid, &raw const local, &raw const remote)) {
-            Ok(0) => return Err(AccessError::Stale { done, why: StaleReason::Unmapped }),
-            Ok(moved) => {
-                for side in [&mut local, &mut remote] {
-                    side.iov_base = side.iov_base.wrapping_byte_add(moved);
-                    side.iov_len -= moved;
-                }
-                done += moved as u64;
-            }
-            Err(_) => return Err(failure(remote, done)),
+    while done < len {
+        match call(done) {
+            Ok(0) => return Err(failure(Errno::FAULT, for_writing, address, done as u64)),
+            Ok(moved) => done += moved,
+            Err(errno) => return Err(failure(errno, for_writing, address, done as u64)),
         }
     }
     Ok(())
 }
 
-fn failure(at: iovec, done: u64) -> AccessError {
-    match std::io::Error::last_os_error().raw_os_error() {
-        Some(libc::EFAULT) if is_mapped(at.iov_base.addr()) => {
-            AccessError::AccessDenied { done, why: "the pages are mapped, but not for this access" }
-        }
-        Some(libc::EFAULT) => AccessError::Stale { done, why: StaleReason::Unmapped },
-        Some(libc::ENOMEM) => {
+fn failure(errno: Errno, for_writing: bool, address: u64, done: u64) -> AccessError {
+    match errno {
+        Errno::FAULT => match vm::mapped_at("self", address + done, for_writing) {
+            Mapped::Allowed | Mapped::Denied => {
+                AccessError::AccessDenied { done, why: "the pages are mapped, but not for this access" }
+            }
+            Mapped::No | Mapped::Unknown => AccessError::Stale { done, why: StaleReason::Unmapped },
+        },
+        Errno::NOMEM => {
             AccessError::Unsupported { why: "the kernel had no memory for process_vm_readv/writev" }
         }
         _ => AccessError::Unsupported {
             why: "the kernel or a seccomp filter refuses process_vm_readv/writev, which raw memory needs",
         },
     }
-}
-
-/// Whether anything is mapped at `address` (`proc_pid_maps(5)`).
-fn is_mapped(address: usize) -> bool {
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    maps.lines().any(|line| {
-        let range = line.split(' ').next().unwrap_or_default();
-        let bound = |text| usize::from_str_radix(text, 16).ok();
-        range.split_once('-').and_then(|(from, to)| Some((bound(from)?..bound(to)?).contains(&address)))
-            == Some(true)
-    })
 }

@@ -3,7 +3,9 @@
 //! A pid is re-used; a pidfd is not. Since Linux 6.9 the inode of a pidfd is unique for the life of the system, so that two
 //! processes can compare it (`pidfd_open(2)`, pidfs); on older kernels the start time in `/proc/PID/stat` takes its place.
 
+pub mod access;
 mod sys;
+pub mod vm;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
@@ -92,6 +94,13 @@ impl Process {
             Err(Errno::INVAL | Errno::SRCH) => Err(Errno::SRCH),
             Err(errno) => Err(errno),
         }
+    }
+
+    /// Its pid as seen from here, by which system calls reach it as long as it lives; `None` when it is not visible from this pid
+    /// namespace.
+    #[must_use]
+    pub fn raw_pid(&self) -> Option<Pid> {
+        self.pid
     }
 
     /// Its pid as seen from here; 0 when it is not visible from this pid namespace.

@@ -1,6 +1,7 @@
 //! The importer's side of the service socket.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,9 +23,12 @@ use crate::process::Process;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// Nobody listens under that name in this network namespace.
+    /// Nobody listens under that name in this network namespace, or at that path.
     #[error("nobody listens on the exporter's service socket")]
     Refused,
+    /// No file has that path.
+    #[error("there is no service socket of the exporter")]
+    NotThere,
     /// The address is none a socket can have.
     #[error("the handle holds no usable service address")]
     BadAddress,
@@ -75,8 +79,8 @@ pub enum ConnectError {
 pub struct Granted {
     /// What may be done.
     pub rights: Rights,
-    /// The region's memfd.
-    pub region: OwnedFd,
+    /// The region's memfd, when it was wanted.
+    pub memory: Option<OwnedFd>,
     /// The export table and the in-flight page, when they were wanted.
     pub control: Option<(OwnedFd, OwnedFd)>,
 }
@@ -110,24 +114,40 @@ fn wait(deadline: &Deadline, fd: BorrowedFd<'_>, events: PollFlags) -> Result<()
 }
 
 impl Connection {
-    /// Connects to the abstract socket `name`.
+    /// Connects to the abstract socket `name`, which is one of this network namespace.
     ///
     /// # Errors
     /// [`ConnectError`].
     pub fn open(name: &[u8], deadline: &Deadline) -> Result<Self, ConnectError> {
         let address = SocketAddrUnix::new_abstract_name(name).map_err(|_| ConnectError::BadAddress)?;
+        Self::to(&address, deadline)
+    }
+
+    /// Connects to the socket at `path`, whatever the network namespace.
+    ///
+    /// # Errors
+    /// [`ConnectError`]; `NotThere` where there is no such file.
+    pub fn open_path(path: &Path, deadline: &Deadline) -> Result<Self, ConnectError> {
+        let address = SocketAddrUnix::new(path).map_err(|_| ConnectError::BadAddress)?;
+        Self::to(&address, deadline).map_err(|error| match error {
+            ConnectError::Sys { errno: Errno::NOENT | Errno::NOTDIR, .. } => ConnectError::NotThere,
+            error => error,
+        })
+    }
+
+    fn to(address: &SocketAddrUnix, deadline: &Deadline) -> Result<Self, ConnectError> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
             .map_err(|errno| ConnectError::Mem(MemError::of("socket", errno, 0)))?;
         loop {
-            match connect(&socket, &address) {
+            match connect(&socket, address) {
                 Ok(()) => return Ok(Self { socket: Arc::new(socket), sequence: 0 }),
                 // The exporter's backlog is full: a non-blocking connect(2) answers EAGAIN and cannot be polled for.
                 Err(Errno::AGAIN | Errno::INTR) => {
                     let pause = deadline.left().ok_or_else(|| timed_out(deadline))?;
                     std::thread::sleep(pause.min(Duration::from_millis(1)));
                 }
-                Err(Errno::CONNREFUSED | Errno::NOENT) => return Err(ConnectError::Refused),
+                Err(Errno::CONNREFUSED) => return Err(ConnectError::Refused),
                 Err(errno) => return Err(ConnectError::Sys { call: "connect", errno }),
             }
         }
@@ -178,7 +198,7 @@ impl Connection {
             Verdict::NoDescriptor => return Err(ConnectError::NoDescriptor),
             Verdict::NoResource => return Err(ConnectError::NoResource),
         }
-        let expected = if request.want_control { MAX_FDS } else { 1 };
+        let expected = request.fds();
         if fds.len() != expected || reply.fds as usize != expected {
             return Err(self.missing(expected, fds.len()));
         }
@@ -186,9 +206,8 @@ impl Connection {
             return Err(ConnectError::Denied(Refusal::Mismatch));
         }
         let control = if request.want_control { fds.pop().zip(fds.pop()) } else { None };
-        let region = fds.pop().ok_or(ConnectError::MissingDescriptors { expected, found: 0 })?;
         let control = control.map(|(page, table)| (table, page));
-        Ok(Granted { rights: reply.rights, region, control })
+        Ok(Granted { rights: reply.rights, memory: fds.pop(), control })
     }
 
     fn receive(&self) -> Result<(Reply, Vec<OwnedFd>), ConnectError> {

@@ -101,43 +101,46 @@ impl Conn {
             }
         };
         self.proven = true;
-        let next = match self.grant(request, exports, &mem) {
-            Some(next) => next,
-            None if mem.file().is_none() => self.send(&refuse(Verdict::NoDescriptor), &[]),
-            None => self.send(&refuse(Verdict::NoResource), &[]),
-        };
+        let next =
+            self.grant(request, exports, &mem).unwrap_or_else(|verdict| self.send(&refuse(verdict), &[]));
         exports.let_go(mem);
         next
     }
 
-    /// Sends the descriptors; `None` when there are none to send.
-    fn grant(&mut self, request: &Request, exports: &ExportTable, mem: &Arc<LocalMem>) -> Option<Next> {
-        let region = mem.file()?;
-        let mut reply = Reply {
+    /// Sends the descriptors that are wanted, or says why there are none.
+    fn grant(
+        &mut self,
+        request: &Request,
+        exports: &ExportTable,
+        mem: &Arc<LocalMem>,
+    ) -> Result<Next, Verdict> {
+        let memory = if request.want_memory { Some(mem.file().ok_or(Verdict::NoDescriptor)?) } else { None };
+        let reply = Reply {
             sequence: request.sequence,
             verdict: Verdict::Granted,
             rights: mem.rights(),
-            length: region.len() as u64,
-            fds: 1,
+            length: mem.len() as u64,
+            fds: u32::try_from(request.fds()).map_err(|_| Verdict::NoResource)?,
         };
         if sys::unread_bytes(self.socket.as_fd()) != Some(0) {
-            return Some(self.misbehaves()); // it asks again before it has taken its last reply: descriptors would pile up
+            return Ok(self.misbehaves()); // it asks again before it has taken its last reply: descriptors would pile up
         }
+        let mut fds: Vec<BorrowedFd<'_>> = memory.iter().map(AsFd::as_fd).collect();
         if !request.want_control {
-            Self::grant_to(self.page.as_ref()?, request, exports);
-            return Some(self.send(&reply, &[region.as_fd()]));
+            Self::grant_to(self.page.as_ref().ok_or(Verdict::NoResource)?, request, exports);
+            return Ok(self.send(&reply, &fds));
         }
         if self.page.is_some() {
-            return None; // it has its page: one a connection
+            return Err(Verdict::NoResource); // it has its page: one a connection
         }
-        let (page, file) = ImporterPage::create(&mut self.process).ok()?;
+        let (page, file) = ImporterPage::create(&mut self.process).map_err(|_| Verdict::NoResource)?;
         let page = Arc::new(page);
-        let table = exports.table_file()?;
+        let table = exports.table_file().ok_or(Verdict::NoResource)?;
         exports.add_page(&page);
         Self::grant_to(&page, request, exports);
         self.page = Some(page);
-        reply.fds = 3;
-        Some(self.send(&reply, &[region.as_fd(), table.as_fd(), file.as_fd()]))
+        fds.extend([table.as_fd(), file.as_fd()]);
+        Ok(self.send(&reply, &fds))
     }
 
     fn grant_to(page: &ImporterPage, request: &Request, exports: &ExportTable) {

@@ -4,15 +4,20 @@
 //! exports, and watches the exporters whose memory this context has imported.
 //!
 //! The socket is an abstract unix socket of type SOCK_SEQPACKET with a random name: nothing is left behind in any file
-//! system, and it reaches the network namespace of the process (`unix(7)`, `network_namespaces(7)`). Its messages are in
+//! system, and it reaches the network namespace of the process (`unix(7)`, `network_namespaces(7)`). Where `UCX_SERVICE_DIR`
+//! names a directory, there is a second one with a path in it, for importers in other network namespaces. The messages are in
 //! [`wire`].
 
 pub mod client;
 mod conn;
+pub mod listener;
+pub mod peers;
 pub mod server;
 mod sys;
 pub mod watch;
 pub mod wire;
 
 pub use client::{ConnectError, Connection, Granted};
+pub use listener::{ListenError, Listener};
+pub use peers::{Exporter, Grant, Link, Peer};
 pub use server::{Service, ServiceError};

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -12,20 +13,20 @@ use parking_lot::Mutex;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, shutdown,
-    socket_with,
-};
+use rustix::net::{Shutdown, SocketFlags, accept_with, shutdown};
 use ucs::Status;
 use ucs::fork::{self, Generation};
 use ucs::mem::MemError;
 use ucs::sync::{AtomicBool, AtomicU64, Ordering};
+use ucs::time::Deadline;
 
 use super::conn::{Conn, Next};
+use super::listener::{ListenError, Listener};
+use super::peers::{Exporter, Grant, Peers};
 use super::watch::{Watch, Watches, Watching};
-use crate::export::ExportTable;
-use crate::export::PeerState;
-use crate::process::Process;
+use crate::api::AttachError;
+use crate::export::{Claim, ExportTable, PeerState};
+use crate::process::{Identity, Process};
 
 /// Importers connected at once.
 pub const MAX_CONNECTIONS: usize = 256;
@@ -35,8 +36,6 @@ pub const MAX_PER_PROCESS: usize = 32;
 pub const PROOF_TIME: Duration = Duration::from_secs(1);
 /// How often what is waiting for a condition without a descriptor is looked at.
 const SWEEP: Duration = Duration::from_millis(100);
-/// Connections the kernel queues before the service takes them.
-const BACKLOG: i32 = 64;
 
 /// The service could not be started.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -48,6 +47,9 @@ pub enum ServiceError {
     /// A thread could not be started.
     #[error("the service thread could not be started: {0}")]
     Thread(String),
+    /// The socket in the directory that UCX_SERVICE_DIR names could not be made.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
     /// The context belongs to the parent process of a fork.
     #[error("this context belongs to the parent process: a fork's child must make its own")]
     Forked,
@@ -59,6 +61,7 @@ impl ServiceError {
         match self {
             Self::Mem(error) => error.status(),
             Self::Thread(_) => Status::NoResource,
+            Self::Listen(error) => error.status(),
             Self::Forked => Status::Forked,
         }
     }
@@ -71,6 +74,7 @@ impl ServiceError {
             Self::Thread(_) => {
                 "raise the limit of processes with `ulimit -u`, or the pids limit of the cgroup"
             }
+            Self::Listen(error) => error.remedy(),
             Self::Forked => "create a new Context in the child",
         }
     }
@@ -82,10 +86,21 @@ pub struct Service {
     exports: Arc<ExportTable>,
     generation: Generation,
     running: Mutex<Option<Running>>,
+    directory: Option<PathBuf>,
+    peers: Peers,
 }
 
 /// Bytes of a socket's name.
 pub const NAME_LEN: usize = 37;
+
+/// The name of the service socket of the context with this uuid: `rucx-` and the uuid in hexadecimal.
+#[must_use]
+pub fn name_of(uuid: &[u8; 16]) -> String {
+    const DIGITS: [char; 16] =
+        ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f'];
+    let digits = uuid.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    "rucx-".chars().chain(digits.map(|digit| DIGITS[usize::from(digit)])).collect()
+}
 
 struct Running {
     shared: Arc<Shared>,
@@ -104,7 +119,7 @@ struct Shared {
 }
 
 enum Order {
-    Listen(OwnedFd),
+    Listen(Listener),
     Sweep,
 }
 
@@ -115,22 +130,47 @@ impl fmt::Debug for Service {
 }
 
 impl Service {
-    /// A service for the exports of `exports`; its thread starts when it is first needed.
+    /// A service for the exports of `exports`; its thread starts when it is first needed. With a `directory` it listens there, too,
+    /// and looks there for exporters of other network namespaces.
     #[must_use]
-    pub fn new(exports: Arc<ExportTable>) -> Self {
+    pub fn new(exports: Arc<ExportTable>, directory: Option<PathBuf>) -> Self {
         let mut name = [0; NAME_LEN];
-        name[..5].copy_from_slice(b"rucx-");
-        for (pair, byte) in name[5..].chunks_exact_mut(2).zip(exports.uuid()) {
-            pair[0] = b"0123456789abcdef"[usize::from(byte >> 4)];
-            pair[1] = b"0123456789abcdef"[usize::from(byte & 15)];
-        }
-        Self { name, exports, generation: fork::generation(), running: Mutex::new(None) }
+        name.copy_from_slice(name_of(exports.uuid()).as_bytes());
+        let peers = Peers::new(Identity::of_self(), directory.clone());
+        Self { name, exports, generation: fork::generation(), running: Mutex::new(None), directory, peers }
     }
 
     /// The name of its abstract socket.
     #[must_use]
     pub fn name(&self) -> &[u8; NAME_LEN] {
         &self.name
+    }
+
+    /// Whether it listens in a directory, too.
+    #[must_use]
+    pub fn is_in_directory(&self) -> bool {
+        self.directory.is_some()
+    }
+
+    /// This process.
+    #[must_use]
+    pub fn me(&self) -> &Identity {
+        self.peers.me()
+    }
+
+    /// Shows an exporter the token of one of its exports; answers its memory, if that is wanted, and the way to announce accesses.
+    /// All imports from one exporter share a connection.
+    ///
+    /// # Errors
+    /// [`AttachError`].
+    pub fn reach(
+        &self,
+        exporter: Exporter,
+        claim: &Claim,
+        want_memory: bool,
+        deadline: &Deadline,
+    ) -> Result<Grant, AttachError> {
+        self.peers.reach(self, exporter, claim, want_memory, deadline)
     }
 
     /// Sees to it that importers are served.
@@ -141,8 +181,15 @@ impl Service {
         let mut running = self.running.lock();
         let running = self.start(&mut running)?;
         if !running.listening {
-            let socket = self.listen()?;
-            running.shared.order(Order::Listen(socket));
+            let by_name = Listener::by_name(&self.name)?;
+            let in_directory = self
+                .directory
+                .as_ref()
+                .map(|directory| Listener::in_directory(directory, &name_of(self.exports.uuid())));
+            let in_directory = in_directory.transpose()?;
+            for listener in std::iter::once(by_name).chain(in_directory) {
+                running.shared.order(Order::Listen(listener));
+            }
             running.listening = true;
         }
         Ok(())
@@ -198,17 +245,6 @@ impl Service {
         }
         running.as_mut().ok_or(ServiceError::Forked)
     }
-
-    fn listen(&self) -> Result<OwnedFd, ServiceError> {
-        let failed = |call| move |errno: Errno| ServiceError::Mem(MemError::of(call, errno, 0));
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket =
-            socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map_err(failed("socket"))?;
-        let address = SocketAddrUnix::new_abstract_name(&self.name).map_err(failed("bind"))?;
-        bind(&socket, &address).map_err(failed("bind"))?;
-        listen(&socket, BACKLOG).map_err(failed("listen"))?;
-        Ok(socket)
-    }
 }
 
 impl Drop for Service {
@@ -242,8 +278,9 @@ impl Shared {
 }
 
 const WAKE: u64 = 0;
-const LISTENER: u64 = 1;
-const FIRST: u64 = 2;
+/// Numbers of the listeners: by name, and in a directory.
+const LISTENERS: std::ops::Range<u64> = 1..3;
+const FIRST: u64 = LISTENERS.end;
 
 /// A process that cannot be told from others: in a pid namespace that is not visible here, on kernels before 6.9.
 const UNKNOWN: u64 = 0;
@@ -252,23 +289,23 @@ const UNKNOWN: u64 = 0;
 struct Events {
     shared: Arc<Shared>,
     exports: Arc<ExportTable>,
-    listener: Option<OwnedFd>,
+    listeners: Vec<Listener>,
     conns: HashMap<u64, Conn>,
     sweeping: bool,
-    /// Since when the listener is not looked at: there were no descriptors for new connections.
+    /// Since when the listeners are not looked at: there were no descriptors for new connections.
     paused: Option<Instant>,
 }
 
 impl Events {
     fn new(shared: Arc<Shared>, exports: Arc<ExportTable>) -> Self {
-        Self { shared, exports, listener: None, conns: HashMap::new(), sweeping: false, paused: None }
+        Self { shared, exports, listeners: Vec::new(), conns: HashMap::new(), sweeping: false, paused: None }
     }
 
     fn run(&mut self) {
         self.serve();
         // A fork's child has copies of these descriptors: whoever came, or comes, must not find them open and wait.
         self.take_orders();
-        if let Some(listener) = &self.listener {
+        for listener in &self.listeners {
             let _ = shutdown(listener, Shutdown::Both);
             while let Ok(socket) = accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
                 let _ = shutdown(&socket, Shutdown::Both);
@@ -293,7 +330,7 @@ impl Events {
             for event in events {
                 match event.data.u64() {
                     WAKE => self.take_orders(),
-                    LISTENER => self.accept(),
+                    id if LISTENERS.contains(&id) => self.accept(id),
                     id => self.ready(id),
                 }
             }
@@ -312,7 +349,7 @@ impl Events {
         }
         if self.paused.is_some_and(|since| since.elapsed() >= SWEEP) {
             self.paused = None;
-            self.look_at_listener();
+            (0..self.listeners.len()).for_each(|index| self.look_at_listener(index));
         }
         let late = |conn: &Conn| !conn.proven && conn.since.elapsed() > PROOF_TIME;
         let late: Vec<u64> = self.conns.iter().filter(|(_, conn)| late(conn)).map(|(id, _)| *id).collect();
@@ -328,31 +365,33 @@ impl Events {
         for order in orders {
             match order {
                 Order::Sweep => self.sweeping = true,
-                Order::Listen(socket) => {
-                    self.listener = Some(socket);
-                    self.look_at_listener();
+                Order::Listen(listener) => {
+                    self.listeners.push(listener);
+                    self.look_at_listener(self.listeners.len() - 1);
                 }
             }
         }
     }
 
-    fn look_at_listener(&mut self) {
-        let Some(listener) = &self.listener else { return };
-        let added =
-            epoll::add(self.shared.watches.epoll(), listener, EventData::new_u64(LISTENER), EventFlags::IN);
+    fn look_at_listener(&mut self, index: usize) {
+        let data = EventData::new_u64(LISTENERS.start + index as u64);
+        let added = epoll::add(self.shared.watches.epoll(), &self.listeners[index], data, EventFlags::IN);
         if let Err(error) = added {
             tracing::error!(%error, "the service socket cannot be watched: importers will time out");
         }
     }
 
-    fn accept(&mut self) {
-        let Some(listener) = &self.listener else { return };
+    fn accept(&mut self, id: u64) {
+        let index = usize::try_from(id - LISTENERS.start).unwrap_or(usize::MAX);
+        let Some(listener) = self.listeners.get(index) else { return };
         let socket = match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(socket) => socket,
             Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
                 // The connection stays in the queue and the listener ready: looking again at once would spin.
                 tracing::warn!(%error, "importers have to wait: no descriptor for their connection");
-                let _ = epoll::delete(self.shared.watches.epoll(), listener);
+                for listener in &self.listeners {
+                    let _ = epoll::delete(self.shared.watches.epoll(), listener);
+                }
                 self.paused = Some(Instant::now());
                 return;
             }

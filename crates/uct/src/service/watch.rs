@@ -1,7 +1,7 @@
 //! Watching exporters: descriptors in the service thread's epoll set, put there and taken out by whoever imports.
 
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -10,21 +10,22 @@ use ucs::fork::{self, Generation};
 use ucs::mem::MemError;
 
 use crate::export::PeerState;
+use crate::process::Process;
 
 /// A descriptor that tells when a process is gone.
 #[derive(Debug)]
 pub enum Watch {
-    /// A pidfd: readable once the process has ended (`pidfd_open(2)`).
-    Pidfd(OwnedFd),
+    /// A process: its pidfd is readable once it has ended (`pidfd_open(2)`).
+    Process(Arc<Process>),
     /// A connection, which others may be reading from: hung up once the process has closed its end, by ending or by exec.
     Connection(Arc<OwnedFd>),
 }
 
 impl Watch {
-    fn events(&self) -> (&OwnedFd, EventFlags) {
+    fn events(&self) -> (BorrowedFd<'_>, EventFlags) {
         match self {
-            Self::Pidfd(fd) => (fd, EventFlags::IN),
-            Self::Connection(fd) => (fd, EventFlags::RDHUP),
+            Self::Process(process) => (process.as_fd(), EventFlags::IN),
+            Self::Connection(fd) => (fd.as_fd(), EventFlags::RDHUP),
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::wire::{NoRoom, Reader, Truncated, Writer};
 pub const REQUEST_LEN: usize = 88;
 /// Bytes of a reply.
 pub const REPLY_LEN: usize = 32;
-/// Most descriptors a reply carries: the region, the table, the in-flight page, in this order.
+/// Most descriptors a reply carries: the memory, the table, the in-flight page, in this order, as far as they were wanted.
 pub const MAX_FDS: usize = 3;
 
 const REQUEST_MAGIC: [u8; 4] = *b"RXSQ";
@@ -16,6 +16,7 @@ const REPLY_MAGIC: [u8; 4] = *b"RXSA";
 const VERSION: u16 = 1;
 const ATTACH: u16 = 1;
 const WANT_CONTROL: u32 = 1;
+const WITHOUT_MEMORY: u32 = 4;
 
 /// An importer asks for an export's memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +25,8 @@ pub struct Request {
     pub sequence: u32,
     /// Whether the table and an in-flight page are wanted, too.
     pub want_control: bool,
+    /// Whether the memory's descriptor is wanted; without it the exporter only takes note that the importer accesses the export.
+    pub want_memory: bool,
     /// The context that exports.
     pub uuid: [u8; 16],
     /// What the handle says, with the token.
@@ -52,7 +55,7 @@ pub struct Reply {
     pub verdict: Verdict,
     /// What the importer may do.
     pub rights: Rights,
-    /// Bytes of the region's memfd, which may be more than the region's.
+    /// Bytes of the region.
     pub length: u64,
     /// How many descriptors come along.
     pub fds: u32,
@@ -95,9 +98,20 @@ impl Request {
         bytes
     }
 
+    fn flags(&self) -> u32 {
+        let control = if self.want_control { WANT_CONTROL } else { 0 };
+        control | if self.want_memory { 0 } else { WITHOUT_MEMORY }
+    }
+
+    /// How many descriptors come with the reply that grants it.
+    #[must_use]
+    pub fn fds(&self) -> usize {
+        usize::from(self.want_memory) + if self.want_control { 2 } else { 0 }
+    }
+
     fn write(&self, to: &mut Writer<'_>) -> Result<(), NoRoom> {
         to.bytes(&REQUEST_MAGIC)?.u16(VERSION)?.u16(ATTACH)?;
-        to.u32(self.sequence)?.u32(if self.want_control { WANT_CONTROL } else { 0 })?;
+        to.u32(self.sequence)?.u32(self.flags())?;
         to.bytes(&self.uuid)?;
         to.u64(self.claim.id)?.u64(self.claim.epoch)?.u64(self.claim.address)?.u64(self.claim.length)?;
         to.u32(self.claim.slot)?.u32(0)?.bytes(self.claim.token.as_bytes())?;
@@ -118,14 +132,15 @@ impl Request {
         check(from.u16()? == ATTACH, "kind")?;
         let sequence = from.u32()?;
         let flags = from.u32()?;
-        check(flags & !WANT_CONTROL == 0, "flag")?;
+        check(flags & !(WANT_CONTROL | WITHOUT_MEMORY) == 0, "flag")?;
         let uuid = from.array()?;
         let (id, epoch, address, length) = (from.u64()?, from.u64()?, from.u64()?, from.u64()?);
         let slot = from.u32()?;
         check(from.u32()? == 0, "reserved field")?;
         let token = Token::from_bytes(from.array()?);
         let claim = Claim { slot, id, epoch, address, length, token };
-        Ok(Self { sequence, want_control: flags == WANT_CONTROL, uuid, claim })
+        let (want_control, want_memory) = (flags & WANT_CONTROL != 0, flags & WITHOUT_MEMORY == 0);
+        Ok(Self { sequence, want_control, want_memory, uuid, claim })
     }
 }
 

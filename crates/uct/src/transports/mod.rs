@@ -1,5 +1,7 @@
 //! The transports: each a folder with its capability table (`mod.rs`), memory domain (`md.rs`) and key bytes (`mkey.rs`).
 
+#[cfg(feature = "cma")]
+pub mod cma;
 #[cfg(feature = "self")]
 pub mod self_;
 #[cfg(feature = "shm")]
@@ -15,6 +17,8 @@ pub fn components() -> &'static [&'static dyn Component] {
         &self_::SelfComponent,
         #[cfg(feature = "shm")]
         &shm::ShmComponent,
+        #[cfg(feature = "cma")]
+        &cma::CmaComponent,
     ]
 }
 
@@ -24,6 +28,7 @@ pub const ALIASES: &[(&str, &[&str])] =
 
 /// Transports of C UCX that rucx does not have in this version: allowed in `UCX_TLS`, where they change nothing.
 pub const NOT_HERE: &[&str] = &[
+    #[cfg(not(feature = "cma"))]
     "cma",
     "tcp",
     "sysv",

@@ -44,7 +44,8 @@ pub fn peers_of_the_service_socket() {
         length: content.length,
         token: Token::from_bytes([7; 16]),
     };
-    let request = Request { sequence: 5, want_control: true, uuid: content.context_uuid, claim };
+    let request =
+        Request { sequence: 5, want_control: true, want_memory: true, uuid: content.context_uuid, claim };
     let socket = connect_to(&name);
     // Descriptors that come along are nobody's.
     reply(&socket, &request.encode(), &[memfd(4096, SEALS), memfd(4096, SEALS)]);
@@ -119,7 +120,8 @@ fn try_connected(handle: &[u8]) -> Result<Connected, uct::service::ConnectError>
     let deadline = ucs::time::Deadline::after(Duration::from_secs(5));
     let mut connection = uct::service::Connection::open(&key.service, &deadline)?;
     let claim = claim_of(&content, &key);
-    let request = Request { sequence: 0, want_control: true, uuid: content.context_uuid, claim };
+    let request =
+        Request { sequence: 0, want_control: true, want_memory: true, uuid: content.context_uuid, claim };
     let (_, page) = connection.ask(request, &deadline)?.control.unwrap();
     let page = ucs::mem::Memfd::map_foreign(page.as_fd(), SLOTS_LEN, ucs::mem::Access::ReadWrite).unwrap();
     Ok((connection, page, claim.id))
@@ -186,7 +188,8 @@ pub fn garbage_after_the_token_is_not_heard() {
     let entry = content.entries.iter().find(|entry| entry.component == 2).unwrap();
     let key = Mkey::decode(&entry.mkey).unwrap();
     let claim = claim_of(&content, &key);
-    let request = Request { sequence: 1, want_control: false, uuid: content.context_uuid, claim };
+    let request =
+        Request { sequence: 1, want_control: false, want_memory: true, uuid: content.context_uuid, claim };
     let socket = connect_to(&name);
     let mut bytes = [0; 64];
     let control = Request { want_control: true, ..request.clone() };
@@ -212,6 +215,7 @@ pub fn hoarder() {
     let request = Request {
         sequence: 1,
         want_control: false,
+        want_memory: true,
         uuid: content.context_uuid,
         claim: claim_of(&content, &key),
     };

@@ -54,6 +54,7 @@ fn handle(name: &[u8], exporter: Identity) -> Vec<u8> {
         region: (0, 0),
         files: FileNumbers { table: (0, 0), vault: (0, 0) },
         service: name.to_vec(),
+        in_directory: false,
     };
     let mut mkey = vec![0; LEN];
     key.encode(&mut mkey).unwrap();

@@ -3,59 +3,91 @@
 //! Whoever has these rights could read all of the exporter's memory anyway; the token is compared all the same, against the
 //! exporter's vault, so that a wrong handle is told.
 
+use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
+use parking_lot::Mutex;
 use rustix::fs::{FileType, Mode, OFlags, fstat, open};
-use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use rustix::io::Errno;
 use rustix::process::Pid;
-use ucs::mem::{Access, Mapping, MemError, Memfd};
+use ucs::mem::{Access, MemError, Memfd};
 use ucs::sync::{Ordering, fence};
 
 use super::Methods;
 use super::mkey::Mkey;
-use super::peer::{Channel, GONE, Reached, Region, recognised, unsafe_memory};
 use crate::api::AttachError;
 use crate::export::gate::SlotSet;
+use crate::export::table::FileNumbers;
 use crate::export::{Claim, Token, wire};
+use crate::memory::Rights;
 use crate::process::{Identity, Process};
+use crate::service::peers::{GONE, recognised, unsafe_memory};
 use crate::service::watch::Watch;
+use crate::service::{Exporter, Link, Service};
 
 /// An exporter whose descriptors are taken.
 #[derive(Debug)]
 pub(super) struct Direct {
-    process: Process,
+    link: Link,
+    process: Arc<Process>,
     method: Methods,
     slots: Arc<SlotSet>,
 }
 
-/// Reaches the exporter of `key` by `method`.
-pub(super) fn connect(
-    method: Methods,
-    key: &Mkey,
-    claim: &Claim,
-    me: &Identity,
-) -> Result<(Reached, Region, String), AttachError> {
-    let process = open_process(key, me)?;
-    let table = take(method, &process, key.files.table)?;
-    let vault = take(method, &process, key.files.vault)?;
-    let table = Memfd::map_foreign(table.as_fd(), wire::TABLE_LEN, Access::Read).map_err(unsafe_memory)?;
-    let vault =
-        Memfd::map_foreign(vault.as_fd(), wire::VAULT_LEN, Access::ReadWrite).map_err(unsafe_memory)?;
-    if wire::epoch_now(table.bytes(), 0) != Some(wire::TABLE_MAGIC) {
-        return Err(AttachError::Malformed("its table is no export table"));
+/// A region's memfd, and what may be done with it.
+#[derive(Debug)]
+pub(super) struct Region {
+    pub(super) fd: OwnedFd,
+    pub(super) rights: Rights,
+}
+
+/// All by which a handle names its exporter, and its descriptors.
+type Named = (Exporter, FileNumbers);
+
+/// Held locked while an exporter is reached, so that many threads reach it once.
+type Entry = Arc<Mutex<Weak<Direct>>>;
+
+/// The exporters that were reached in this way.
+#[derive(Debug, Default)]
+pub(super) struct Directs {
+    known: Mutex<HashMap<Named, Entry>>,
+}
+
+impl Directs {
+    fn entry(&self, named: Named) -> Entry {
+        let mut known = self.known.lock();
+        known.retain(|_, entry| Arc::strong_count(entry) > 1 || entry.lock().strong_count() > 0);
+        Arc::clone(known.entry(named).or_default())
     }
-    let slots = SlotSet::claim_in_vault(vault, me).ok_or(AttachError::Unreachable {
-        reason: "all in-flight slots the exporter shares out are taken".to_owned(),
-        remedy: "have fewer importers that do not use the service socket",
-    })?;
-    let (table, slots) = (Arc::new(table), Arc::new(slots));
-    let direct = Direct { process, method, slots: Arc::clone(&slots) };
-    let region = direct.region(key, claim, &table)?;
-    let how = direct.how().to_owned();
-    let watch = fcntl_dupfd_cloexec(&direct.process, 0).map_err(|errno| MemError::of("dup", errno, 0))?;
-    let watches = vec![Watch::Pidfd(watch)];
-    Ok((Reached { table, slots, channel: Channel::Direct(direct), watches }, region, how))
+
+    /// The exporter, if it has been reached and lives.
+    pub(super) fn known(&self, exporter: &Exporter, key: &Mkey) -> Option<Arc<Direct>> {
+        let entry = self.known.lock().get(&(exporter.clone(), key.files)).cloned()?;
+        let known = entry.lock().upgrade();
+        known.filter(|direct| !direct.link.is_gone())
+    }
+
+    /// Reaches the exporter of `key` by `method`.
+    pub(super) fn reach(
+        &self,
+        method: Methods,
+        exporter: &Exporter,
+        key: &Mkey,
+        claim: &Claim,
+        service: &Service,
+    ) -> Result<(Arc<Direct>, Region), AttachError> {
+        let entry = self.entry((exporter.clone(), key.files));
+        let mut entry = entry.lock(); // nobody waits under it
+        let known = entry.upgrade().filter(|direct| direct.method == method && !direct.link.is_gone());
+        let direct = match known {
+            Some(direct) => direct,
+            None => Arc::new(Direct::connect(method, key, service)?),
+        };
+        let region = direct.region(key, claim)?;
+        *entry = Arc::downgrade(&direct);
+        Ok((direct, region))
+    }
 }
 
 fn open_process(key: &Mkey, me: &Identity) -> Result<Process, AttachError> {
@@ -124,6 +156,31 @@ fn failed(call: &'static str, errno: Errno) -> AttachError {
 }
 
 impl Direct {
+    fn connect(method: Methods, key: &Mkey, service: &Service) -> Result<Self, AttachError> {
+        let process = Arc::new(open_process(key, service.me())?);
+        let table = take(method, &process, key.files.table)?;
+        let vault = take(method, &process, key.files.vault)?;
+        let table =
+            Memfd::map_foreign(table.as_fd(), wire::TABLE_LEN, Access::Read).map_err(unsafe_memory)?;
+        let vault =
+            Memfd::map_foreign(vault.as_fd(), wire::VAULT_LEN, Access::ReadWrite).map_err(unsafe_memory)?;
+        if wire::epoch_now(table.bytes(), 0) != Some(wire::TABLE_MAGIC) {
+            return Err(AttachError::Malformed("its table is no export table"));
+        }
+        let slots = SlotSet::claim_in_vault(vault, service.me()).ok_or(AttachError::Unreachable {
+            reason: "all in-flight slots the exporter shares out are taken".to_owned(),
+            remedy: "have fewer importers that do not use the service socket",
+        })?;
+        let slots = Arc::new(slots);
+        let watches = vec![Watch::Process(Arc::clone(&process))];
+        let link = Link::new(Arc::new(table), Arc::clone(&slots), service, watches)?;
+        Ok(Self { link, process, method, slots })
+    }
+
+    pub(super) fn link(&self) -> &Link {
+        &self.link
+    }
+
     pub(super) fn how(&self) -> &'static str {
         if self.method == Methods::PROC {
             "descriptor taken from /proc/PID/fd"
@@ -133,7 +190,8 @@ impl Direct {
     }
 
     /// Compares the claim with the exporter's books, and takes the region's descriptor.
-    pub(super) fn region(&self, key: &Mkey, claim: &Claim, table: &Mapping) -> Result<Region, AttachError> {
+    pub(super) fn region(&self, key: &Mkey, claim: &Claim) -> Result<Region, AttachError> {
+        let table = self.link.table();
         let stale = AttachError::Stale("the export was revoked or dropped");
         // The epoch is looked at before and after: what was read in between then belongs to it.
         let alive = || wire::epoch_now(table.bytes(), claim.slot) == Some(claim.epoch);

@@ -6,27 +6,28 @@ use std::time::Duration;
 
 use ucs::mem::{Access, Mapping, MemError, Memfd};
 
-use super::Methods;
+use super::direct::{Direct, Directs, Region};
 use super::mkey::{self, Mkey};
-use super::peer::{Peer, Peers, unsafe_memory};
+use super::{METHOD_NAMES, Methods};
 use crate::api::{
     AllocError, AttachError, AttachRequest, Attached, Attachment, ComponentId, GlobalId, LinearCost, Md,
     MdAttr, MdFlags, MdParams, MemTypes, Memh, PackError, PackFlags, RegError,
 };
 use crate::config::IMPORT_TIMEOUT;
 use crate::export::table::number;
-use crate::export::{Export, ExportTable, Gate};
+use crate::export::{Claim, Export, ExportTable, Gate};
 use crate::memory::{AccessError, LocalMem, MappedView, Rights, StaleReason, check_range};
-use crate::process::Identity;
-use crate::service::Service;
+use crate::service::peers::unsafe_memory;
+use crate::service::{Exporter, Link, Peer, Service};
 
 /// The memory domain of `shm`: its global id is the system's boot.
 #[derive(Debug)]
 pub struct ShmMd {
     attr: MdAttr,
     params: MdParams,
-    me: Identity,
-    peers: Peers,
+    /// The ways to attach that may be tried.
+    methods: Methods,
+    directs: Directs,
     patience: Duration,
 }
 
@@ -39,6 +40,8 @@ impl ShmMd {
             max_reg: 0,
             reg_alignment: ucs::mem::page::page_size(),
             reg_cost: LinearCost::ZERO,
+            // Measured by `cargo bench -p rucx-benches --bench export`, rows "shm read".
+            access_cost: LinearCost { base: 15e-9, per_byte: 0.025e-9 },
             alloc_mem_types: MemTypes::HOST,
             reg_mem_types: MemTypes::empty(),
             access_mem_types: MemTypes::HOST,
@@ -47,13 +50,81 @@ impl ShmMd {
             global_id: GlobalId::from(boot),
             local_cpus: String::new(),
         };
-        let me = Identity::of_self();
         Self {
             attr,
             params: params.clone(),
-            me,
-            peers: Peers::new(me, methods),
+            methods,
+            directs: Directs::default(),
             patience: params.config.get(&IMPORT_TIMEOUT),
+        }
+    }
+
+    /// The exporter of `key`, and the descriptor of the region: by the ways that are allowed, one after the other.
+    fn reach(
+        &self,
+        key: &Mkey,
+        claim: &Claim,
+        request: &AttachRequest<'_>,
+    ) -> Result<(Reached, Region), AttachError> {
+        let exporter = Exporter::of(request, key.exporter, key.service.clone(), key.in_directory);
+        if let Some(direct) = self.directs.known(&exporter, key) {
+            match direct.region(key, claim) {
+                Err(AttachError::Unreachable { .. }) => {} // its rights are other ones now: there may be other ways
+                region => return region.map(|region| (Reached::Direct(direct), region)),
+            }
+        }
+        let service = &self.params.service;
+        let mut reasons = Vec::new();
+        let mut remedy = "allow a way to attach in UCX_SHM_ATTACH";
+        for (name, method) in METHOD_NAMES {
+            if !self.methods.contains(*method) {
+                continue;
+            }
+            let attempt = if *method == Methods::SOCKET {
+                let grant = service.reach(exporter.clone(), claim, true, &request.deadline);
+                grant.and_then(|grant| {
+                    let fd = grant.memory.ok_or(AttachError::Malformed("no descriptor of the memory"))?;
+                    Ok((Reached::Socket(grant.peer), Region { fd, rights: grant.rights }))
+                })
+            } else {
+                let reached = self.directs.reach(*method, &exporter, key, claim, service);
+                reached.map(|(direct, region)| (Reached::Direct(direct), region))
+            };
+            match attempt {
+                Err(error @ (AttachError::Unreachable { .. } | AttachError::Closed)) => {
+                    if reasons.is_empty() {
+                        remedy = error.remedy();
+                    }
+                    reasons.push(format!("{name}: {error}"));
+                }
+                answer => return answer,
+            }
+        }
+        let reason =
+            if reasons.is_empty() { "no way to attach is allowed".to_owned() } else { reasons.join("; ") };
+        Err(AttachError::Unreachable { reason, remedy })
+    }
+}
+
+/// An exporter, and the way it was reached.
+#[derive(Debug)]
+enum Reached {
+    Socket(Arc<Peer>),
+    Direct(Arc<Direct>),
+}
+
+impl Reached {
+    fn link(&self) -> &Link {
+        match self {
+            Self::Socket(peer) => peer.link(),
+            Self::Direct(direct) => direct.link(),
+        }
+    }
+
+    fn how(&self) -> &'static str {
+        match self {
+            Self::Socket(_) => "descriptor passed over the exporter's service socket",
+            Self::Direct(direct) => direct.how(),
         }
     }
 }
@@ -75,7 +146,6 @@ impl Md for ShmMd {
         Ok(Box::new(ShmMemh {
             region: OnceLock::new(),
             mem: Arc::clone(mem),
-            me: self.me,
             service: Arc::clone(&self.params.service),
             exports: Arc::clone(&self.params.exports),
         }))
@@ -85,21 +155,12 @@ impl Md for ShmMd {
         let key = Mkey::decode(request.mkey).map_err(AttachError::Malformed)?;
         let len = usize::try_from(request.length)
             .map_err(|_| AttachError::Mem(MemError::TooLarge { wanted: request.length }))?;
-        let (peer, region, how) = self.peers.reach(&key, request, &self.params.service)?;
+        let claim = request.claim(key.slot, key.token);
+        let (peer, region) = self.reach(&key, &claim, request)?;
         let access = if region.rights.contains(Rights::WRITE) { Access::ReadWrite } else { Access::Read };
         let map = Memfd::map_foreign(region.fd.as_fd(), len, access).map_err(unsafe_memory)?;
-        let gate = Gate::new(
-            Arc::clone(&peer.table),
-            Arc::clone(&peer.slots),
-            Some(Arc::clone(&peer.state)),
-            (key.slot, request.id, request.epoch),
-            self.patience,
-        )
-        .ok_or(AttachError::Malformed("no such line in the export table"))?;
-        gate.check().map_err(|why| match why {
-            StaleReason::Revoked => AttachError::Stale("the export was revoked or dropped"),
-            _ => super::peer::GONE,
-        })?;
+        let gate = peer.link().gate(&claim, self.patience)?;
+        let how = peer.how().to_owned();
         Ok(Attached {
             memory: Arc::new(ShmAttachment { map, gate, rights: region.rights, _peer: peer }),
             how,
@@ -113,7 +174,6 @@ struct ShmMemh {
     /// Descriptor and inode of the memfd, asked at the first pack.
     region: OnceLock<Option<(u32, u64)>>,
     mem: Arc<LocalMem>,
-    me: Identity,
     service: Arc<Service>,
     exports: Arc<ExportTable>,
 }
@@ -138,12 +198,13 @@ impl Memh for ShmMemh {
         debug_assert_eq!(export.claim().address, self.mem.address(), "the export is of this memory");
         let unnumbered = PackError::Unsupported("the descriptors of the memory cannot be told");
         let key = Mkey {
-            exporter: self.me,
+            exporter: *self.service.me(),
             slot: export.claim().slot,
             token: export.claim().token,
             region: self.region.get_or_init(|| number(self.mem.file()?)).ok_or(unnumbered.clone())?,
             files: self.exports.file_numbers().ok_or(unnumbered)?,
             service: self.service.name(),
+            in_directory: self.service.is_in_directory(),
         };
         key.encode(out).map_err(PackError::from)
     }
@@ -156,7 +217,7 @@ struct ShmAttachment {
     gate: Gate,
     rights: Rights,
     /// Keeps the connection, by which the exporter knows of us.
-    _peer: Arc<Peer>,
+    _peer: Reached,
 }
 
 impl Attachment for ShmAttachment {

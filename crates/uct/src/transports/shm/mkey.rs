@@ -15,7 +15,7 @@
 //!  88 region_fd u32          as the exporter numbers them
 //!  92 table_fd u32
 //!  96 vault_fd u32
-//! 100 service_kind u8        1: abstract unix socket
+//! 100 service_kind u8        bit 0: abstract unix socket; bit 1: also in the directory of UCX_SERVICE_DIR
 //! 101 service_len u8
 //! 102 reserved u16 = 0
 //! 104 service_name [108]     service_len bytes, then zeros
@@ -32,7 +32,10 @@ pub const LEN: usize = 216;
 /// Most bytes of a service name: `sun_path` of `unix(7)`.
 pub const NAME_MAX: usize = 108;
 
-const ABSTRACT: u8 = 1;
+/// An abstract unix socket.
+pub(crate) const BY_NAME: u8 = 1;
+/// And one in the directory that `UCX_SERVICE_DIR` names, on either side.
+pub(crate) const IN_DIRECTORY: u8 = 2;
 
 /// The key's content; `S` is bytes, owned by those that were decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,6 +52,8 @@ pub struct Mkey<S = Vec<u8>> {
     pub files: FileNumbers,
     /// The name of the abstract service socket.
     pub service: S,
+    /// Whether the exporter also listens in the directory that its UCX_SERVICE_DIR names.
+    pub in_directory: bool,
 }
 
 impl<S: AsRef<[u8]>> Mkey<S> {
@@ -70,7 +75,8 @@ impl<S: AsRef<[u8]>> Mkey<S> {
         to.bytes(self.token.as_bytes())?;
         to.u64(self.region.1)?.u64(self.files.table.1)?.u64(self.files.vault.1)?;
         to.u32(self.region.0)?.u32(self.files.table.0)?.u32(self.files.vault.0)?;
-        to.u8(ABSTRACT)?.u8(len)?.u16(0)?.bytes(&name)?.u32(0)?;
+        let kind = if self.in_directory { BY_NAME | IN_DIRECTORY } else { BY_NAME };
+        to.u8(kind)?.u8(len)?.u16(0)?.bytes(&name)?.u32(0)?;
         Ok(())
     }
 }
@@ -97,9 +103,11 @@ impl Mkey {
         let (kind, len, reserved) = (from.u8()?, from.u8()?, from.u16()?);
         let name = from.bytes(NAME_MAX)?;
         let end = from.u32()?;
-        if kind != ABSTRACT {
-            return Ok(Err("unknown kind of service address"));
-        }
+        let in_directory = match kind {
+            BY_NAME => false,
+            kind if kind == BY_NAME | IN_DIRECTORY => true,
+            _ => return Ok(Err("unknown kind of service address")),
+        };
         let Some((service, padding)) = name.split_at_checked(usize::from(len)) else {
             return Ok(Err("the service name is too long"));
         };
@@ -113,6 +121,7 @@ impl Mkey {
             region: (fds.0, inodes.0),
             files: FileNumbers { table: (fds.1, inodes.1), vault: (fds.2, inodes.2) },
             service: service.to_vec(),
+            in_directory,
         }))
     }
 }
@@ -129,6 +138,7 @@ mod tests {
             region: (8, 9),
             files: FileNumbers { table: (10, 11), vault: (12, 13) },
             service: b"rucx-name".to_vec(),
+            in_directory: true,
         }
     }
 

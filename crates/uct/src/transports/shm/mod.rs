@@ -7,7 +7,6 @@
 mod direct;
 mod md;
 pub mod mkey;
-mod peer;
 
 use std::sync::Arc;
 
