@@ -8,7 +8,7 @@ use uct::LocalMem;
 use uct::export::{Claim, Export, ExportTable, Refusal};
 use uct::memory::Rights;
 use uct::service::wire::{Reply, Request};
-use uct::transports::{self_, shm};
+use uct::transports::{cma, self_, shm};
 
 use crate::repair;
 
@@ -61,6 +61,18 @@ pub fn mkey_self(data: &[u8]) -> bool {
 pub fn mkey_shm(data: &[u8]) -> bool {
     let Ok(key) = shm::mkey::Mkey::decode(data) else { return false };
     let mut bytes = [0xff; shm::mkey::LEN];
+    assert!(key.encode(&mut bytes).is_ok());
+    assert_eq!(bytes, data, "the encoding is canonical");
+    true
+}
+
+/// A key of `cma`.
+///
+/// # Panics
+/// When bytes are accepted that the encoder does not write.
+pub fn mkey_cma(data: &[u8]) -> bool {
+    let Ok(key) = cma::mkey::Mkey::decode(data) else { return false };
+    let mut bytes = [0xff; cma::mkey::LEN];
     assert!(key.encode(&mut bytes).is_ok());
     assert_eq!(bytes, data, "the encoding is canonical");
     true

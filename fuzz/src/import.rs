@@ -5,7 +5,7 @@
 //! | bits | meaning |
 //! |---|---|
 //! | 0 | the checksum is put right at the end |
-//! | 1 | the exporting context imports, by `self`; otherwise another one, by `shm` |
+//! | 1 | the exporting context imports, by `self`; otherwise another one, by `shm` or `cma` |
 //! | 2–3 | which handle is changed: 0, 1 of one context, 2 of another; 3: none, the rest of the input is the handle |
 //! | 4–5 | which handle parts are taken from |
 //!
@@ -15,12 +15,13 @@ use std::sync::OnceLock;
 
 use ucp::wire::handle::{Entry, Handle};
 use ucp::{Context, Features, ImportError, ImportedRegion, MemMap, PackedMemh, Region};
-use uct::transports::{self_, shm};
+use uct::transports::{cma, self_, shm};
 
 use crate::repair;
 
 const SELF: u16 = 1;
 const SHM: u16 = 2;
+const CMA: u16 = 3;
 
 struct Exported {
     region: Region,
@@ -64,7 +65,7 @@ fn world() -> &'static World {
 }
 
 fn decode(bytes: &[u8]) -> Option<Handle> {
-    Handle::decode(bytes, |component| matches!(component, SELF | SHM)).ok()
+    Handle::decode(bytes, |component| matches!(component, SELF | SHM | CMA)).ok()
 }
 
 /// Changes a handle and imports it.
@@ -211,6 +212,7 @@ fn token(component: u16, mkey: &[u8]) -> Option<[u8; 16]> {
     match component {
         SELF => Some(*self_::mkey::Mkey::decode(mkey)?.token.as_bytes()),
         SHM => Some(*shm::mkey::Mkey::decode(mkey).ok()?.token.as_bytes()),
+        CMA => Some(*cma::mkey::Mkey::decode(mkey).ok()?.token.as_bytes()),
         _ => None,
     }
 }

@@ -6,7 +6,7 @@
 //! | [`handle_decode`] | a packed handle is refused or canonical, with any checksum and with the right one |
 //! | [`handle_import`] | an import of a changed handle never panics and never reaches another region than the token's |
 //! | [`service_request`], [`service_reply`] | a message is refused or canonical; an export table grants what it published only |
-//! | [`mkey_self`], [`mkey_shm`] | a key is refused or canonical |
+//! | [`mkey_cma`], [`mkey_self`], [`mkey_shm`] | a key is refused or canonical |
 //!
 //! libFuzzer drives them through the programs in `fuzz_targets`; `cargo test -p rucx-fuzz` replays the corpora.
 
@@ -15,7 +15,7 @@
 mod formats;
 mod import;
 
-pub use formats::{handle_decode, mkey_self, mkey_shm, service_reply, service_request};
+pub use formats::{handle_decode, mkey_cma, mkey_self, mkey_shm, service_reply, service_request};
 pub use import::handle_import;
 
 /// A fuzz target.
@@ -25,6 +25,7 @@ pub type Target = fn(&[u8]) -> bool;
 pub const TARGETS: &[(&str, Target)] = &[
     ("handle_decode", handle_decode),
     ("handle_import", handle_import),
+    ("mkey_cma", mkey_cma),
     ("mkey_self", mkey_self),
     ("mkey_shm", mkey_shm),
     ("service_reply", service_reply),

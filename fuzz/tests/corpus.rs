@@ -39,6 +39,11 @@ fn handle_import() {
 }
 
 #[test]
+fn mkey_cma() {
+    replay("mkey_cma");
+}
+
+#[test]
 fn mkey_self() {
     replay("mkey_self");
 }

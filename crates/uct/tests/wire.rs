@@ -1,5 +1,5 @@
-//! The formats of this crate against the golden vectors, and against changed bytes: keys of `self` and `shm`, and the messages
-//! on the service socket.
+//! The formats of this crate against the golden vectors, and against changed bytes: keys of `self`, `shm` and `cma`, and the
+//! messages on the service socket.
 
 use std::fmt::Debug;
 
@@ -9,7 +9,7 @@ use uct::export::{Claim, Refusal, Token};
 use uct::memory::Rights;
 use uct::process::Identity;
 use uct::service::wire::{MAX_FDS, REPLY_LEN, REQUEST_LEN, Reply, Request, Verdict};
-use uct::transports::{self_, shm};
+use uct::transports::{cma, self_, shm};
 
 /// A format: bytes to content and back, and the content as the vectors write it down.
 struct Format<T> {
@@ -46,16 +46,8 @@ fn shm_key() -> Format<shm::mkey::Mkey> {
             bytes
         },
         lines: |key| {
-            let Identity { pid, pidfd_inode, start_time, pid_ns, net_ns, user_ns } = key.exporter;
-            vec![
-                format!("pid = {pid}"),
-                format!("slot = {}", key.slot),
-                format!("pidfd_inode = {pidfd_inode}"),
-                format!("start_time = {start_time}"),
-                format!("pid_ns = {pid_ns}"),
-                format!("net_ns = {net_ns}"),
-                format!("user_ns = {user_ns}"),
-                format!("token = {}", hex(key.token.as_bytes())),
+            let mut lines = who(&key.exporter, key.slot, &key.token);
+            lines.extend([
                 format!("region_inode = {}", key.region.1),
                 format!("table_inode = {}", key.files.table.1),
                 format!("vault_inode = {}", key.files.vault.1),
@@ -63,9 +55,50 @@ fn shm_key() -> Format<shm::mkey::Mkey> {
                 format!("table_fd = {}", key.files.table.0),
                 format!("vault_fd = {}", key.files.vault.0),
                 format!("service_name = {}", hex(&key.service)),
-            ]
+            ]);
+            lines.extend(key.in_directory.then(in_directory));
+            lines
         },
     }
+}
+
+fn cma_key() -> Format<cma::mkey::Mkey> {
+    Format {
+        vectors: "mkey-cma/v1",
+        len: cma::mkey::LEN,
+        decode: |bytes| cma::mkey::Mkey::decode(bytes).map_err(str::to_owned),
+        encode: |key| {
+            let mut bytes = vec![0xaa; cma::mkey::LEN];
+            key.encode(&mut bytes).expect("LEN holds a key");
+            bytes
+        },
+        lines: |key| {
+            let mut lines = who(&key.exporter, key.slot, &key.token);
+            lines.push(format!("nonce_address = {:#x}", key.nonce_address));
+            lines.extend(key.in_directory.then(in_directory));
+            lines
+        },
+    }
+}
+
+/// What the keys of `shm` and `cma` begin with.
+fn who(exporter: &Identity, slot: u32, token: &Token) -> Vec<String> {
+    let Identity { pid, pidfd_inode, start_time, pid_ns, net_ns, user_ns } = exporter;
+    vec![
+        format!("pid = {pid}"),
+        format!("slot = {slot}"),
+        format!("pidfd_inode = {pidfd_inode}"),
+        format!("start_time = {start_time}"),
+        format!("pid_ns = {pid_ns}"),
+        format!("net_ns = {net_ns}"),
+        format!("user_ns = {user_ns}"),
+        format!("token = {}", hex(token.as_bytes())),
+    ]
+}
+
+/// Written only where it holds, as is `want_memory = false`: there are vectors from before there was either.
+fn in_directory() -> String {
+    "in_directory = true".to_owned()
 }
 
 fn request() -> Format<Request> {
@@ -76,9 +109,12 @@ fn request() -> Format<Request> {
         encode: |request| request.encode().to_vec(),
         lines: |request| {
             let Claim { slot, id, epoch, address, length, token } = &request.claim;
-            vec![
+            let mut lines = vec![
                 format!("sequence = {}", request.sequence),
                 format!("want_control = {}", request.want_control),
+            ];
+            lines.extend((!request.want_memory).then(|| "want_memory = false".to_owned()));
+            lines.extend([
                 format!("context_uuid = {}", hex(&request.uuid)),
                 format!("id = {id}"),
                 format!("epoch = {epoch}"),
@@ -86,7 +122,8 @@ fn request() -> Format<Request> {
                 format!("length = {length}"),
                 format!("slot = {slot}"),
                 format!("token = {}", hex(token.as_bytes())),
-            ]
+            ]);
+            lines
         },
     }
 }
@@ -177,6 +214,7 @@ impl<T: Debug + PartialEq> Format<T> {
 fn vectors_of_version_1_hold() {
     self_key().vectors_hold();
     shm_key().vectors_hold();
+    cma_key().vectors_hold();
     request().vectors_hold();
     reply().vectors_hold();
 }
@@ -185,6 +223,7 @@ fn vectors_of_version_1_hold() {
 fn other_lengths_are_refused_and_every_byte_is_canonical() {
     self_key().every_byte_counts();
     shm_key().every_byte_counts();
+    cma_key().every_byte_counts();
     request().every_byte_counts();
     reply().every_byte_counts();
 }
@@ -198,6 +237,25 @@ fn keys_are_not_written_into_less_room_nor_with_longer_names() {
     assert!(key.encode(&mut [0; shm::mkey::LEN - 1]).is_err());
     key.service = vec![1; shm::mkey::NAME_MAX + 1];
     assert!(key.encode(&mut [0; shm::mkey::LEN]).is_err());
+    let (_, bytes, _) = &vectors("mkey-cma/v1").into_iter().find(|(name, ..)| name == "key").unwrap();
+    let key = cma::mkey::Mkey::decode(bytes).unwrap();
+    assert!(key.encode(&mut [0; cma::mkey::LEN - 1]).is_err());
+}
+
+/// As many descriptors come with a reply as were wanted: memory is one, table and in-flight page are two.
+#[test]
+fn descriptors_are_those_that_were_wanted() {
+    let (_, bytes, _) =
+        &vectors("service-request/v1").into_iter().find(|(name, ..)| name == "attach").unwrap();
+    let request = Request::decode(bytes).unwrap();
+    for (want_memory, want_control, fds) in
+        [(true, false, 1), (true, true, 3), (false, false, 0), (false, true, 2)]
+    {
+        let request = Request { want_memory, want_control, ..request.clone() };
+        assert_eq!(request.fds(), fds);
+        assert!(request.fds() <= MAX_FDS);
+        assert_eq!(Request::decode(&request.encode()), Ok(request));
+    }
 }
 
 fn claims() -> impl Strategy<Value = Claim> {
@@ -218,23 +276,38 @@ fn verdicts() -> impl Strategy<Value = Verdict> {
     prop::sample::select(refusals.into_iter().chain(others).collect::<Vec<_>>())
 }
 
+fn exporters() -> impl Strategy<Value = Identity> {
+    (any::<u32>(), any::<[u64; 5]>()).prop_map(|(pid, numbers)| {
+        let [pidfd_inode, start_time, pid_ns, net_ns, user_ns] = numbers;
+        Identity { pid, pidfd_inode, start_time, pid_ns, net_ns, user_ns }
+    })
+}
+
 fn shm_keys() -> impl Strategy<Value = shm::mkey::Mkey> {
-    let who = (any::<u32>(), any::<[u64; 5]>(), any::<u32>(), any::<[u8; 16]>());
+    let who = (exporters(), any::<u32>(), any::<[u8; 16]>());
     let files = (any::<[u32; 3]>(), any::<[u64; 3]>());
     let name = prop::collection::vec(any::<u8>(), 0..=shm::mkey::NAME_MAX);
-    (who, files, name).prop_map(
-        |((pid, [inode, start, pid_ns, net_ns, user_ns], slot, token), (fds, inodes), service)| {
-            shm::mkey::Mkey {
-                exporter: Identity { pid, pidfd_inode: inode, start_time: start, pid_ns, net_ns, user_ns },
-                slot,
-                token: Token::from_bytes(token),
-                region: (fds[0], inodes[0]),
-                files: uct::export::table::FileNumbers {
-                    table: (fds[1], inodes[1]),
-                    vault: (fds[2], inodes[2]),
-                },
-                service,
-            }
+    (who, files, name, any::<bool>()).prop_map(
+        |((exporter, slot, token), (fds, inodes), service, in_directory)| shm::mkey::Mkey {
+            exporter,
+            slot,
+            token: Token::from_bytes(token),
+            region: (fds[0], inodes[0]),
+            files: uct::export::table::FileNumbers { table: (fds[1], inodes[1]), vault: (fds[2], inodes[2]) },
+            service,
+            in_directory,
+        },
+    )
+}
+
+fn cma_keys() -> impl Strategy<Value = cma::mkey::Mkey> {
+    (exporters(), any::<u32>(), any::<[u8; 16]>(), any::<u64>(), any::<bool>()).prop_map(
+        |(exporter, slot, token, nonce_address, in_directory)| cma::mkey::Mkey {
+            exporter,
+            slot,
+            token: Token::from_bytes(token),
+            nonce_address,
+            in_directory,
         },
     )
 }
@@ -244,17 +317,18 @@ proptest! {
 
     #[test]
     fn contents_come_back(
-        claim in claims(), sequence: u32, want_control: bool, uuid: [u8; 16],
+        claim in claims(), sequence: u32, want_control: bool, want_memory: bool, uuid: [u8; 16],
         verdict in verdicts(), rights in 0_u32..4, length: u64, fds in 0..=u32::try_from(MAX_FDS).unwrap_or(0),
-        key in shm_keys(),
+        key in shm_keys(), address in cma_keys(),
     ) {
-        let asked = Request { sequence, want_control, uuid, claim };
+        let asked = Request { sequence, want_control, want_memory, uuid, claim };
         prop_assert_eq!(Request::decode(&asked.encode()), Ok(asked));
         let answer = Reply { sequence, verdict, rights: Rights::from_bits_truncate(rights), length, fds };
         prop_assert_eq!(Reply::decode(&answer.encode()), Ok(answer));
         let own = self_::mkey::Mkey::of(&claim);
         prop_assert_eq!(self_::mkey::Mkey::decode(&(self_key().encode)(&own)), Some(own));
         prop_assert_eq!(shm::mkey::Mkey::decode(&(shm_key().encode)(&key)), Ok(key));
+        prop_assert_eq!(cma::mkey::Mkey::decode(&(cma_key().encode)(&address)), Ok(address));
     }
 
     #[test]
@@ -268,6 +342,7 @@ proptest! {
         }
         check(&self_key(), &bytes, &[]);
         check(&shm_key(), &bytes, &[]);
+        check(&cma_key(), &bytes, &[]);
         check(&request(), &bytes, if magic { b"RXSQ\x01\x00\x01\x00" } else { b"" });
         check(&reply(), &bytes, if magic { b"RXSA\x01\x00" } else { b"" });
     }
