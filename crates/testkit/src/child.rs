@@ -80,6 +80,13 @@ impl Role {
         self
     }
 
+    /// In a mount namespace of its own. Needs root.
+    #[must_use]
+    pub fn in_new_mountns(mut self) -> Self {
+        self.namespaces |= libc::CLONE_NEWNS;
+        self
+    }
+
     /// In a user namespace of its own, with all rights over it, its user and group mapped to themselves. Does not go with
     /// [`Self::as_uid`], whose user would not be mapped.
     #[must_use]

@@ -46,6 +46,7 @@
 //! | [`golden`] | golden vectors of the workspace |
 //! | [`guard`] | buffers that end at a guard page, canaries |
 //! | [`limits`] | resource limits, dropping root |
+//! | [`deny`](mod@deny) | system calls refused, as by a container's profile |
 //! | [`alloc`] | counting allocations |
 //! | [`census`] | descriptors, mappings, names left behind |
 //! | [`seed`](mod@seed) | reproducible randomness |
@@ -57,6 +58,7 @@
 pub mod alloc;
 pub mod census;
 pub mod child;
+pub mod deny;
 mod frame;
 pub mod golden;
 pub mod guard;
@@ -70,6 +72,7 @@ pub mod watchdog;
 pub use alloc::{CountingAlloc, count_allocs};
 pub use census::{leaves_nothing, mappings, open_fds};
 pub use child::{Child, Exit, RecvError, Role};
+pub use deny::{Deny, deny};
 pub use guard::{Canary, GuardedBuf, assert_writes_exactly};
 pub use harness::{RoleFn, Test, expect_panic, main, skip};
 pub use limits::{drop_to_uid, is_root, with_rlimit};

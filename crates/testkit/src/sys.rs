@@ -289,6 +289,26 @@ pub(crate) fn can_become_root() -> bool {
     unsafe { libc::seteuid(0) == 0 }
 }
 
+/// Sets a seccomp filter for all threads of this process.
+///
+/// # Errors
+/// Of the call that fails.
+pub(crate) fn set_filter(steps: &mut [libc::sock_filter]) -> io::Result<()> {
+    let len = u16::try_from(steps.len()).map_err(io::Error::other)?;
+    let program = libc::sock_fprog { len, filter: steps.as_mut_ptr() };
+    let (yes, no): (libc::c_ulong, libc::c_ulong) = (1, 0);
+    // SAFETY: takes numbers only. Needed to set a filter without privileges.
+    if unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, yes, no, no, no) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let (mode, all) = (libc::SECCOMP_SET_MODE_FILTER, libc::SECCOMP_FILTER_FLAG_TSYNC);
+    // SAFETY: a program of `len` steps, both alive through the call (seccomp(2)).
+    match unsafe { libc::syscall(libc::SYS_seccomp, mode, all, &raw const program) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Sends SIGKILL to a process by number.
 pub(crate) fn kill_pid(pid: i32) {
     if pid > 1 {

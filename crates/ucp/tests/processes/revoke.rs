@@ -31,17 +31,20 @@ pub fn writer() {
 
 /// Exports, lets the writer write, revokes by `revoke`, takes the memory back for itself and looks for late writes. Answers in
 /// how many of the rounds there were any, and how many writes the writer made.
-fn rounds(count: u32, revoke: impl Fn(&uct::export::Export)) -> (u32, u32) {
+pub fn rounds(transport: &str, count: u32, revoke: impl Fn(&uct::export::Export)) -> (u32, u32) {
     use std::sync::Arc;
     use uct::export::ExportTable;
     // The same parts a context is made of, so that the guard variant can leave the drain out.
     let exports = Arc::new(ExportTable::new(Duration::from_secs(10)).unwrap());
     let service = Arc::new(uct::service::Service::new(Arc::clone(&exports), None));
-    let shm = uct::transports::components().iter().find(|component| component.name() == "shm").unwrap();
-    let config = ucs::config::Config::builder(uct::config::VARS).vars(shm.vars()).build().unwrap();
+    let mut components = uct::transports::components().iter();
+    let component = components.find(|component| component.name() == transport).unwrap();
+    let config = ucs::config::Config::builder(uct::config::VARS).vars(component.vars()).build().unwrap();
     let params = uct::api::MdParams { exports: Arc::clone(&exports), service, config };
-    let md = shm.open_md(&shm.query_mds()[0], &params).unwrap();
-    let mem = Arc::new(md.alloc(LEN, uct::memory::Rights::READ_WRITE).unwrap());
+    let md = component.open_md(&component.query_mds()[0], &params).unwrap();
+    let rights = uct::memory::Rights::READ_WRITE;
+    let mem = md.alloc(LEN, rights).unwrap_or_else(|_| uct::LocalMem::anonymous(LEN, rights).unwrap());
+    let mem = Arc::new(mem);
     let memh = md.reg(&mem).unwrap();
     let mut writer = Role::spawn("revoke::writer");
     let (mut late, mut writes) = (0, 0);
@@ -52,7 +55,7 @@ fn rounds(count: u32, revoke: impl Fn(&uct::export::Export)) -> (u32, u32) {
         memh.pack(&export, flags, &mut mkey).unwrap();
         let claim = export.claim();
         let entry = ucp::wire::handle::Entry {
-            component: 2,
+            component: component.id().0,
             mandatory: false,
             global_id: md.attr().global_id.as_bytes().to_vec(),
             mkey,
@@ -80,20 +83,22 @@ fn rounds(count: u32, revoke: impl Fn(&uct::export::Export)) -> (u32, u32) {
 }
 
 pub fn no_write_lands_after_revoke() {
-    let (late, writes) = rounds(400, |export| export.revoke().unwrap());
-    assert_eq!(late, 0, "late writes in {late} of 400 rounds");
-    assert!(writes > 400, "the writer hardly wrote: {writes}");
+    for transport in ["shm", "cma"] {
+        let (late, writes) = rounds(transport, 400, |export| export.revoke().unwrap());
+        assert_eq!(late, 0, "{transport}: late writes in {late} of 400 rounds");
+        assert!(writes > 400, "{transport}: the writer hardly wrote: {writes}");
+    }
 }
 
 /// Without the wait for accesses in flight, the same rounds show late writes: so the wait is what protects.
 pub fn guard_without_drain_writes_land_late() {
-    for _ in 0..20 {
-        let (late, _) = rounds(100, uct::export::Export::revoke_without_drain);
-        if late > 0 {
-            return;
-        }
+    for transport in ["shm", "cma"] {
+        let late = || rounds(transport, 100, uct::export::Export::revoke_without_drain).0;
+        assert!(
+            (0..20).any(|_| late() > 0),
+            "{transport}: no late write in 2,000 rounds without the drain: the torture test proves nothing"
+        );
     }
-    panic!("no late write in 2,000 rounds without the drain: the torture test proves nothing");
 }
 
 /// A context whose revocations wait this long.
@@ -102,9 +107,10 @@ fn impatient(timeout: &str) -> Context {
     builder.set("UCX_REVOKE_TIMEOUT", timeout).build().unwrap()
 }
 
-/// A region that `writer` has begun to write to, and the writer stopped: inside an access, most times.
-fn writing_and_stopped(ctx: &Context, writer: &mut Child) -> (Region, PackedMemh) {
-    let region = ctx.mem_map(MemMap::allocate(LEN).exported()).unwrap();
+/// A region that `writer` has begun to write to, and the writer stopped: inside an access, most times. `map` says by which
+/// transport: memory that rucx has not allocated is reached by cma.
+fn writing_and_stopped(ctx: &Context, writer: &mut Child, map: MemMap) -> (Region, PackedMemh) {
+    let region = ctx.mem_map(map.exported()).unwrap();
     let handle = region.memh_pack().unwrap();
     writer.send(handle.as_bytes());
     assert_eq!(writer.recv(), b"writing");
@@ -114,10 +120,15 @@ fn writing_and_stopped(ctx: &Context, writer: &mut Child) -> (Region, PackedMemh
 
 /// Stops a writer until it is caught in mid-access.
 pub fn stopped_importer_is_not_revoked() {
+    stopped_is_not_revoked(|| MemMap::allocate(LEN));
+    stopped_is_not_revoked(|| MemMap::buffer(vec![0; LEN]));
+}
+
+fn stopped_is_not_revoked(map: fn() -> MemMap) {
     let ctx = impatient("100ms");
     let mut writer = Role::spawn("revoke::writer");
     for _ in 0..200 {
-        let (region, handle) = writing_and_stopped(&ctx, &mut writer);
+        let (region, handle) = writing_and_stopped(&ctx, &mut writer, map());
         let begin = Instant::now();
         match handle.revoke() {
             Ok(()) => {
@@ -163,10 +174,15 @@ fn wait_for(what: &str, holds: impl Fn() -> bool) {
 
 /// As above; but the importer dies instead of going on.
 pub fn killed_importer_is_revoked() {
+    killed_is_revoked(|| MemMap::allocate(LEN));
+    killed_is_revoked(|| MemMap::buffer(vec![0; LEN]));
+}
+
+fn killed_is_revoked(map: fn() -> MemMap) {
     let ctx = impatient("100ms");
     for _ in 0..200 {
         let mut writer = Role::spawn("revoke::writer");
-        let (_region, handle) = writing_and_stopped(&ctx, &mut writer);
+        let (_region, handle) = writing_and_stopped(&ctx, &mut writer, map());
         if handle.revoke().is_err() {
             writer.kill();
             handle.revoke().unwrap();
@@ -181,10 +197,15 @@ pub fn killed_importer_is_revoked() {
 
 /// The memory of a region that is dropped while an access is stuck waits for it, and is freed by itself.
 pub fn dropped_region_is_kept_until_drained() {
+    dropped_is_kept(|| MemMap::allocate(LEN));
+    dropped_is_kept(|| MemMap::buffer(vec![0; LEN]));
+}
+
+fn dropped_is_kept(map: fn() -> MemMap) {
     let ctx = impatient("50ms");
     let mut writer = Role::spawn("revoke::writer");
     for _ in 0..200 {
-        let (region, _) = writing_and_stopped(&ctx, &mut writer);
+        let (region, _) = writing_and_stopped(&ctx, &mut writer, map());
         drop(region);
         let kept = ctx.stats().kept_bytes;
         writer.cont();

@@ -99,7 +99,7 @@ fn transfer(
 
 fn failure(errno: Errno, for_writing: bool, address: u64, done: u64) -> AccessError {
     match errno {
-        Errno::FAULT => match vm::mapped_at("self", address + done, for_writing) {
+        Errno::FAULT => match vm::mapped_at("/proc/self", address + done, for_writing) {
             Mapped::Allowed | Mapped::Denied => {
                 AccessError::AccessDenied { done, why: "the pages are mapped, but not for this access" }
             }

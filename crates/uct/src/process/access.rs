@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 
 use rustix::io::Errno;
 
-use super::Identity;
+use super::{Identity, Process};
 
 /// What the kernel looks at. What cannot be told is `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,11 +60,12 @@ pub enum Denial {
 }
 
 impl Facts {
-    /// What can be found out about `pid` (as this process sees it), whose user namespace is said to be that of `identity`.
+    /// What can be found out about `process`, whose user namespace is said to be that of `identity`.
     #[must_use]
-    pub fn about(pid: u32, identity: &Identity, me: &Identity) -> Self {
-        let own = Status::of("self");
-        let other = Status::of(&pid.to_string());
+    pub fn about(process: &Process, identity: &Identity, me: &Identity) -> Self {
+        let own = Status::of("/proc/self");
+        let directory = process.directory();
+        let other = directory.as_deref().and_then(Status::of);
         let known = |a, b| a != 0 && b != 0;
         Self {
             refused_for_itself: super::vm::allowed_here().err(),
@@ -74,7 +75,10 @@ impl Facts {
                 let one = |ids: &[u32; 3]| ids[0] == ids[1] && ids[1] == ids[2];
                 (other.uids[1], other.gids[1], one(&other.uids) && one(&other.gids))
             }),
-            dumpable: other.as_ref().and_then(|other| is_dumpable(pid, other.uids[1])),
+            dumpable: other
+                .as_ref()
+                .zip(directory)
+                .and_then(|(other, directory)| is_dumpable(&directory, other.uids[1])),
             may_ptrace: own.as_ref().map(|own| own.effective & CAP_SYS_PTRACE != 0),
             other_has_more: own.zip(other).map(|(own, other)| other.permitted & !own.permitted != 0),
             ptrace_scope: fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope")
@@ -181,7 +185,7 @@ impl Denial {
 /// CAP_SYS_PTRACE in a capability mask: number 19 of `linux/capability.h`.
 const CAP_SYS_PTRACE: u64 = 1 << 19;
 
-/// What `/proc/PID/status` tells (`proc_pid_status(5)`).
+/// What the file `status` in a process's directory tells (`proc_pid_status(5)`).
 #[derive(Debug)]
 struct Status {
     /// Real, effective, saved.
@@ -192,8 +196,8 @@ struct Status {
 }
 
 impl Status {
-    fn of(process: &str) -> Option<Self> {
-        Self::parse(&fs::read_to_string(format!("/proc/{process}/status")).ok()?)
+    fn of(directory: &str) -> Option<Self> {
+        Self::parse(&fs::read_to_string(format!("{directory}/status")).ok()?)
     }
 
     fn parse(text: &str) -> Option<Self> {
@@ -213,8 +217,8 @@ impl Status {
 }
 
 /// Whether a process is dumpable: its files in `/proc` belong to its effective user then, and to root otherwise (`proc(5)`).
-fn is_dumpable(pid: u32, user: u32) -> Option<bool> {
-    let owner = fs::metadata(format!("/proc/{pid}/maps")).ok()?.uid();
+fn is_dumpable(directory: &str, user: u32) -> Option<bool> {
+    let owner = fs::metadata(format!("{directory}/maps")).ok()?.uid();
     (user != 0).then_some(owner == user)
 }
 
@@ -306,7 +310,7 @@ mod tests {
     #[test]
     fn reads_what_the_kernel_tells() {
         let me = Identity::of_self();
-        let facts = Facts::about(std::process::id(), &me, &me);
+        let facts = Facts::about(&Process::open(rustix::process::getpid()).unwrap(), &me, &me);
         assert_eq!(
             (facts.refused_for_itself, facts.same_user_ns, facts.other_has_more),
             (None, Some(true), Some(false))
@@ -314,8 +318,6 @@ mod tests {
         let (user, group) = facts.me.unwrap();
         assert_eq!(facts.other, Some((user, group, true)));
         assert_eq!(facts.dumpable, (user != 0).then_some(true));
-        let gone = Facts::about(u32::MAX, &me, &me);
-        assert_eq!((gone.other, gone.dumpable), (None, None));
         let text = "Name:\tx\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nCapPrm:\t0000000000080000\nCapEff:\t0000000000000001\n";
         let status = Status::parse(text).unwrap();
         assert_eq!((status.uids, status.gids), ([1, 2, 3], [5, 6, 7]));

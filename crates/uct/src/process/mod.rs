@@ -7,7 +7,7 @@ pub mod access;
 mod sys;
 pub mod vm;
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -44,7 +44,7 @@ impl Identity {
         Self {
             pid: pid.as_raw_nonzero().get().unsigned_abs(),
             pidfd_inode: Process::open(pid).ok().and_then(|process| process.inode()).unwrap_or(0),
-            start_time: start_time("self").unwrap_or(0),
+            start_time: start_time("/proc/self").unwrap_or(0),
             pid_ns: namespace("pid"),
             net_ns: namespace("net"),
             user_ns: namespace("user"),
@@ -103,6 +103,18 @@ impl Process {
         self.pid
     }
 
+    /// Its directory in `/proc`, as it is mounted here: that may be another pid namespace's than this process's. `None` when it has
+    /// ended or is not visible there.
+    ///
+    /// The path names the process as long as it lives: whoever reads there asks [`Process::is_dead`] afterwards.
+    #[must_use]
+    pub fn directory(&self) -> Option<String> {
+        // "Pid: the process's pid in the pid namespace of the procfs mount" (pidfd_open(2), /proc/PID/fdinfo).
+        let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", self.fd.as_raw_fd())).ok()?;
+        let pid = info.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim().parse::<u32>().ok()?;
+        (pid != 0).then(|| format!("/proc/{pid}"))
+    }
+
     /// Its pid as seen from here; 0 when it is not visible from this pid namespace.
     #[must_use]
     pub fn pid(&self) -> u32 {
@@ -133,7 +145,8 @@ impl Process {
         {
             return verdict(inode == identity.pidfd_inode);
         }
-        let start = (identity.start_time != 0).then(|| start_time(&self.pid().to_string())).flatten();
+        let ask = || start_time(&self.directory()?);
+        let start = (identity.start_time != 0).then(ask).flatten();
         match start {
             // The pid was looked up after the descriptor was made: it counts only if the process still lives.
             Some(start) if !self.is_dead() => verdict(start == identity.start_time),
@@ -172,9 +185,9 @@ pub fn with_signals_blocked<R>(f: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Field 22 of `/proc/PID/stat` (`proc_pid_stat(5)`).
-fn start_time(pid: &str) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+/// Field 22 of the file `stat` in a process's directory (`proc_pid_stat(5)`).
+fn start_time(directory: &str) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("{directory}/stat")).ok()?;
     // Field 2, the command in parentheses, may itself hold spaces and parentheses.
     let (_, rest) = stat.rsplit_once(')')?;
     rest.split_ascii_whitespace().nth(19)?.parse().ok()
@@ -212,6 +225,7 @@ mod tests {
         assert_eq!(me.recognise(&unknown), Recognition::Unknown);
         let old_kernel = Identity { pidfd_inode: 0, ..identity };
         assert_eq!(me.recognise(&old_kernel), Recognition::Same);
+        assert_eq!(me.directory(), Some(format!("/proc/{}", identity.pid)));
     }
 
     #[test]
@@ -222,6 +236,7 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(process.is_dead());
+        assert_eq!(process.directory(), None);
     }
 
     #[test]

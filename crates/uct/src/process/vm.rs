@@ -107,10 +107,10 @@ pub enum Mapped {
     Unknown,
 }
 
-/// What is mapped at `address` in the process that `/proc` calls `process` (a pid, or `self`).
+/// What is mapped at `address` in the process with this directory in `/proc`.
 #[must_use]
-pub fn mapped_at(process: &str, address: u64, for_writing: bool) -> Mapped {
-    let Ok(maps) = std::fs::read_to_string(format!("/proc/{process}/maps")) else { return Mapped::Unknown };
+pub fn mapped_at(directory: &str, address: u64, for_writing: bool) -> Mapped {
+    let Ok(maps) = std::fs::read_to_string(format!("{directory}/maps")) else { return Mapped::Unknown };
     if maps.is_empty() {
         return Mapped::Unknown; // it has ended
     }
@@ -163,13 +163,13 @@ mod tests {
         let (file, map) = Memfd::create("test", 4096, false).unwrap();
         let read_only = Mapping::of_file(file.as_fd(), 4096, Access::Read).unwrap();
         let at = |map: &Mapping| map.bytes().as_ptr().addr() as u64;
-        let here = |address, write| mapped_at("self", address, write);
+        let here = |address, write| mapped_at("/proc/self", address, write);
         assert_eq!((here(at(&map), false), here(at(&map), true)), (Mapped::Allowed, Mapped::Allowed));
         assert_eq!(
             (here(at(&read_only), false), here(at(&read_only), true)),
             (Mapped::Allowed, Mapped::Denied)
         );
         assert_eq!(here(8, false), Mapped::No);
-        assert_eq!(mapped_at("0", 8, false), Mapped::Unknown);
+        assert_eq!(mapped_at("/proc/0", 8, false), Mapped::Unknown);
     }
 }

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use super::CMA_PTRACER_ANY;
 use super::mkey::{self, Mkey};
-use super::transfer::Target;
+use super::transfer::{Stopped, Target, Why};
 use crate::api::{
     AllocError, AttachError, AttachRequest, Attached, Attachment, ComponentId, GlobalId, LinearCost, Md,
     MdAttr, MdFlags, MdParams, MemTypes, Memh, PackError, PackFlags, RegError,
@@ -18,6 +18,7 @@ use crate::export::{Export, ExportTable, Gate};
 use crate::memory::{AccessError, LocalMem, MappedView, Rights, StaleReason, check_range};
 use crate::process::Identity;
 use crate::process::access::Facts;
+use crate::process::vm::{self, Mapped};
 use crate::service::peers::GONE;
 use crate::service::server::name_of;
 use crate::service::{Exporter, Peer, Service};
@@ -89,29 +90,30 @@ impl Md for CmaMd {
             remedy: "run both sides in one pid namespace (docker: --pid container:NAME or host), or export memory of \
                      MemMap::allocate",
         })?;
-        let target = Target::new(pid, key.nonce_address, request.context_uuid, request.address);
-        target.probe().map_err(|error| match error {
-            Some(errno) => refused(errno, &grant.peer, &key.exporter, service.me()),
-            None => AttachError::Mismatch,
-        })?;
-        let (len, rights) = (request.length, grant.rights);
-        let memory = Arc::new(CmaAttachment { target, gate, len, rights, _peer: grant.peer });
+        let nonce = (key.nonce_address, request.context_uuid);
+        let target = Target { pid, nonce, address: request.address };
+        target.probe().map_err(|why| refused(why, &grant.peer, &key.exporter, service.me()))?;
+        let (len, rights, peer) = (request.length, grant.rights, grant.peer);
+        let memory = Arc::new(CmaAttachment { target, gate, len, rights, peer });
         Ok(Attached { memory, how: "process_vm_readv and process_vm_writev".to_owned() })
     }
 }
 
-/// Why the exporter's memory cannot be read, which the token gives a right to.
-fn refused(errno: Errno, peer: &Peer, exporter: &Identity, me: &Identity) -> AttachError {
+/// Why the exporter's memory cannot be read, although the exporter has granted it.
+fn refused(why: Why, peer: &Peer, exporter: &Identity, me: &Identity) -> AttachError {
+    let errno = match why {
+        _ if peer.process().is_dead() => return GONE,
+        // The place of the nonce that the handle tells is none of the exporter's.
+        Why::AnotherProcess | Why::Fault => return AttachError::Mismatch,
+        Why::Errno(errno) => errno,
+    };
     match errno {
-        Errno::SRCH if peer.process().is_dead() => GONE,
         Errno::SRCH => AttachError::Unreachable {
             reason: "process_vm_readv: the exporter's main thread has ended".to_owned(),
             remedy: "keep the exporter's main thread, or export memory of MemMap::allocate",
         },
-        Errno::FAULT if peer.process().is_dead() => GONE,
-        Errno::FAULT => AttachError::Mismatch, // the place of the nonce is not the exporter's
         Errno::PERM | Errno::ACCESS | Errno::NOSYS => {
-            let denial = Facts::about(peer.process().pid(), exporter, me).judge();
+            let denial = Facts::about(peer.process(), exporter, me).judge();
             AttachError::Unreachable {
                 reason: format!("process_vm_readv: {errno}: {}", denial.reason()),
                 remedy: denial.remedy(),
@@ -176,8 +178,69 @@ struct CmaAttachment {
     gate: Gate,
     len: u64,
     rights: Rights,
-    /// Keeps the connection, by which the exporter knows of us.
-    _peer: Arc<Peer>,
+    /// The exporter; kept, since its connection is what it knows us by.
+    peer: Arc<Peer>,
+}
+
+impl CmaAttachment {
+    /// Has `transfer` go on from where it stopped, as long as the pages there can be reached.
+    fn complete(
+        &self,
+        (offset, for_writing): (u64, bool),
+        mut transfer: impl FnMut(usize) -> Result<(), Stopped>,
+    ) -> Result<(), AccessError> {
+        let Err(mut stopped) = transfer(0) else { return Ok(()) };
+        loop {
+            self.explain(&stopped, offset, for_writing)?;
+            let before = stopped.done;
+            match transfer(before) {
+                Ok(()) => return Ok(()),
+                Err(again) if again.done == before && again.why == Why::Fault => {
+                    return Err(AccessError::AccessDenied {
+                        done: before as u64,
+                        why: "the pages are mapped, but the kernel does not reach them: beyond the end of a file, or a \
+                              device's",
+                    });
+                }
+                Err(again) => stopped = again,
+            }
+        }
+    }
+
+    /// The error for a transfer that stopped; none if the page it stopped at has been mapped meanwhile.
+    #[cold]
+    fn explain(&self, stopped: &Stopped, offset: u64, for_writing: bool) -> Result<(), AccessError> {
+        let done = stopped.done as u64;
+        let stale = |why| Err(AccessError::Stale { done, why });
+        match stopped.why {
+            Why::AnotherProcess | Why::Errno(Errno::SRCH) => stale(StaleReason::ExporterGone),
+            Why::Fault => {
+                let process = self.peer.process();
+                let address = self.target.address.wrapping_add(offset + done);
+                let mapped = process.directory().map(|path| vm::mapped_at(&path, address, for_writing));
+                match mapped {
+                    _ if process.is_dead() => stale(StaleReason::ExporterGone),
+                    Some(Mapped::Allowed) => Ok(()),
+                    Some(Mapped::Denied) => Err(AccessError::AccessDenied {
+                        done,
+                        why: "the pages are mapped, but not for this access",
+                    }),
+                    _ => stale(StaleReason::Unmapped),
+                }
+            }
+            Why::Errno(Errno::PERM | Errno::ACCESS) => Err(AccessError::AccessDenied {
+                done,
+                why: "the kernel allows it no longer: the exporter has changed its user or is not dumpable any more, or \
+                      this process may do less than before",
+            }),
+            Why::Errno(Errno::NOMEM) => {
+                Err(AccessError::Unsupported { why: "the kernel had no memory for process_vm_readv/writev" })
+            }
+            Why::Errno(_) => {
+                Err(AccessError::Unsupported { why: "the kernel refuses process_vm_readv/writev" })
+            }
+        }
+    }
 }
 
 impl Attachment for CmaAttachment {
@@ -191,13 +254,19 @@ impl Attachment for CmaAttachment {
 
     fn read(&self, offset: u64, dst: &mut [u8]) -> Result<(), AccessError> {
         check_range(offset, dst.len(), self.len)?;
-        self.gate.in_steps(dst.len(), |part| self.target.read(offset + part.start as u64, &mut dst[part]))
+        self.gate.in_steps(dst.len(), |part| {
+            let (at, dst) = (offset + part.start as u64, &mut dst[part]);
+            self.complete((at, false), |done| self.target.read(at, dst, done))
+        })
     }
 
     fn write(&self, offset: u64, src: &[u8]) -> Result<(), AccessError> {
         self.rights.check_write()?;
         check_range(offset, src.len(), self.len)?;
-        self.gate.in_steps(src.len(), |part| self.target.write(offset + part.start as u64, &src[part]))
+        self.gate.in_steps(src.len(), |part| {
+            let (at, src) = (offset + part.start as u64, &src[part]);
+            self.complete((at, true), |done| self.target.write(at, src, done))
+        })
     }
 
     fn check(&self) -> Result<(), StaleReason> {

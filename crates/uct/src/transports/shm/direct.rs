@@ -120,7 +120,11 @@ fn denied(call: &str, errno: Errno) -> AttachError {
 /// The number comes from a handle. So what it names is looked at before it is opened: opening a device or a pipe could do harm.
 fn take(method: Methods, process: &Process, (fd, inode): (u32, u64)) -> Result<OwnedFd, AttachError> {
     let (call, taken) = if method == Methods::PROC {
-        let path = format!("/proc/{}/fd/{fd}", process.pid());
+        let directory = process.directory().ok_or(AttachError::Unreachable {
+            reason: "the exporter is not in /proc".to_owned(),
+            remedy: "mount the /proc of both sides' pid namespace",
+        })?;
+        let path = format!("{directory}/fd/{fd}");
         ("open(/proc/PID/fd)", open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()))
     } else {
         ("pidfd_getfd", process.fetch(fd))
