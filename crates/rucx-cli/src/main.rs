@@ -1,8 +1,9 @@
 //! The `rucx` command.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod demo;
+mod info;
 mod log;
 mod ui;
 mod units;
@@ -16,6 +17,7 @@ Examples:
   rucx demo                    export memory, use it from afar, revoke it
   rucx demo --size 1G          with 1 GiB
   rucx demo --tls shm --quiet  one line: did it work?
+  rucx info                    what works here, what does not, and what to do
 
 UCX_* variables configure the transports. UCX_LOG_LEVEL (fatal, error, warn,
 info, debug, trace; default warn) says how much is logged to standard error.";
@@ -40,12 +42,18 @@ enum Command {
     /// Two processes share memory by a handle: shown, checked and measured
     #[command(long_about = demo::ABOUT, after_help = demo::EXAMPLES)]
     Demo(demo::Args),
+    /// What works here, what does not, and what to do about it
+    #[command(long_about = info::ABOUT, after_help = info::EXAMPLES)]
+    Info(info::Args),
     /// The exporting side; `rucx demo` starts it
     #[command(hide = true)]
     DemoHost,
     /// The importing side; `rucx demo` starts it
     #[command(hide = true)]
     DemoDpu,
+    /// Tries one system call; `rucx info` starts it
+    #[command(hide = true)]
+    InfoProbe { call: info::system::probe::Call },
 }
 
 fn main() -> ExitCode {
@@ -57,6 +65,8 @@ fn main() -> ExitCode {
     }
     match cli.command {
         Command::Demo(args) => demo::run(&args, &inherited),
+        Command::Info(args) => info::run(&args),
+        Command::InfoProbe { call } => info::system::probe::main(call),
         Command::DemoHost => demo::host::main(inherited),
         Command::DemoDpu => demo::dpu::main(inherited),
     }
@@ -76,8 +86,9 @@ mod tests {
     #[test]
     fn help_fits_a_terminal() {
         let mut command = Cli::command();
-        let demo = command.find_subcommand_mut("demo").unwrap().render_long_help().to_string();
-        for text in [command.render_long_help().to_string(), demo] {
+        let mut of = |name: &str| command.find_subcommand_mut(name).unwrap().render_long_help().to_string();
+        let subcommands = [of("demo"), of("info")];
+        for text in subcommands.into_iter().chain([command.render_long_help().to_string()]) {
             assert!(text.lines().all(|line| line.chars().count() <= ui::WIDTH), "{text}");
         }
     }

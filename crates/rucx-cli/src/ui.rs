@@ -7,6 +7,8 @@
 //!   0.013  ✓     a check that held
 //! ```
 
+mod page;
+
 use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::{self, Stdout, Write};
@@ -15,6 +17,8 @@ use std::time::{Duration, Instant};
 
 use anstream::AutoStream;
 use anstyle::{AnsiColor, Style};
+
+pub(crate) use page::{Page, Tone};
 
 /// Columns of a line.
 pub(crate) const WIDTH: usize = 80;

@@ -1,0 +1,113 @@
+//! The variables: what each is set to, and by whom.
+
+use serde::Serialize;
+use ucs::config::{AnyVar, Config, ConfigError, Env, Setting};
+
+use super::Problem;
+
+/// A variable.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Variable {
+    /// `UCX_…`.
+    pub(crate) name: &'static str,
+    /// Its value in canonical form; none if what it is set to is wrong.
+    pub(crate) value: Option<String>,
+    /// `default`, `environment` or `builder`.
+    pub(crate) origin: String,
+    /// Its default.
+    pub(crate) default: &'static str,
+    /// What it may be set to.
+    pub(crate) accepts: String,
+    /// What it is for.
+    pub(crate) doc: &'static str,
+    /// What is wrong with its value.
+    pub(crate) error: Option<Problem>,
+}
+
+/// The lists of variables: rucx's, all transports', each transport's.
+fn lists() -> impl Iterator<Item = &'static [&'static dyn AnyVar]> {
+    let own = uct::transports::components().iter().map(|component| component.vars());
+    [ucp::config::VARS, uct::config::VARS].into_iter().chain(own)
+}
+
+/// All variables in the order of their names, as the environment sets them.
+pub(crate) fn variables() -> Vec<Variable> {
+    let config = lists().fold(Config::builder(&[]), |config, vars| config.vars(vars));
+    match config.build() {
+        Ok(config) => config.iter().map(good).collect(),
+        Err(_) => one_by_one(&Env::process()),
+    }
+}
+
+/// One is wrong: the others can be told all the same.
+fn one_by_one(env: &Env) -> Vec<Variable> {
+    let mut all: Vec<Variable> = lists().flatten().map(|var| single(var, env)).collect();
+    all.sort_by_key(|variable| variable.name);
+    all.dedup_by_key(|variable| variable.name);
+    all
+}
+
+fn single(var: &'static &'static dyn AnyVar, env: &Env) -> Variable {
+    // Nothing is logged here of names that are unknown to this one variable: the whole was built before.
+    let build = || Config::builder(std::slice::from_ref(var)).env(env.clone()).build();
+    let error = match tracing::subscriber::with_default(tracing::subscriber::NoSubscriber::new(), build) {
+        Ok(config) => match config.iter().next() {
+            Some(setting) => return good(setting),
+            None => None,
+        },
+        Err(error) => Some(error),
+    };
+    Variable {
+        name: var.name(),
+        value: None,
+        origin: error.as_ref().map(ConfigError::origin).map_or_else(String::new, |origin| origin.to_string()),
+        default: var.default(),
+        accepts: var.accepts(),
+        doc: var.doc(),
+        error: error.map(|error| Problem {
+            text: error.to_string(),
+            remedy: error.remedy(),
+            status: format!("{:?}", error.status()),
+        }),
+    }
+}
+
+fn good(setting: Setting<'_>) -> Variable {
+    Variable {
+        name: setting.name,
+        value: Some(setting.value.to_owned()),
+        origin: setting.origin.to_string(),
+        default: setting.default,
+        accepts: setting.accepts,
+        doc: setting.doc,
+        error: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_value_hides_no_other_variable() {
+        let env = Env::from_pairs([("UCX_MAX_IMPORTS", "many"), ("UCX_IMPORT_TIMEOUT", "7s")]);
+        let all = one_by_one(&env);
+        let of = |name| all.iter().find(|variable| variable.name == name).unwrap();
+        let wrong = of("UCX_MAX_IMPORTS");
+        assert_eq!((wrong.value.as_deref(), wrong.origin.as_str()), (None, "environment"));
+        assert!(wrong.error.as_ref().unwrap().text.contains("many"), "{wrong:?}");
+        assert!(wrong.error.as_ref().unwrap().remedy.contains("UCX_MAX_IMPORTS"), "{wrong:?}");
+        let right = of("UCX_IMPORT_TIMEOUT");
+        assert_eq!((right.value.as_deref(), right.origin.as_str()), (Some("7s"), "environment"));
+        assert_eq!(of("UCX_TLS").origin, "default");
+    }
+
+    #[test]
+    fn every_declared_variable_is_told() {
+        let names: Vec<_> = one_by_one(&Env::none()).into_iter().map(|variable| variable.name).collect();
+        assert!(names.is_sorted_by(|a, b| a < b), "{names:?}");
+        for var in lists().flatten() {
+            assert!(names.contains(&var.name()), "{var:?}");
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! `rucx info`: what works here, what does not, and what to do about it.
+//!
+//! ```mermaid
+//! flowchart LR
+//!     C["transports, variables"] --> R["Report"]
+//!     F["system/facts.rs: reads, probes"] --> J["system/judge.rs: facts → rows"] --> R
+//!     R --> T["text.rs: a page"]
+//!     R --> D["--json: the same, for programs"]
+//! ```
+//!
+//! # The JSON document
+//! One object. Keys are never renamed or taken away, and get no other meaning; others may be added.
+//!
+//! | key | what |
+//! |---|---|
+//! | `rucx` | the version |
+//! | `error` | null, or what keeps a context from being made: `text`, `remedy`, `status` (a name of `ucs::Status`) |
+//! | `devices` | null if not asked for, else the transports: `name`, `id`, `used`, `reason` (null if used), `memory_domains` (the attributes of `uct_md_attr_t`, in bytes and seconds), `capabilities` (`name`, `supported`, `note`), `variables` (names) |
+//! | `config` | null if not asked for, else the variables: `name`, `value` (null if wrong), `origin` (`default`, `environment`, `builder`), `default`, `accepts`, `doc`, `error` (null, or as above) |
+//! | `system` | null if not asked for, else the rows: `key` (stable), `group`, `name`, `value` (for people), `state` (`good`, `note`, `limited`, `missing`), `cost` and `remedy` (null if `state` is `good`) |
+//!
+//! Numbers may be as large as 2⁶⁴ − 1.
+
+mod config;
+mod devices;
+pub(crate) mod system;
+mod text;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use serde::Serialize;
+use ucp::InitError;
+
+use self::config::Variable;
+use self::devices::Transport;
+use self::system::Row;
+use crate::ui;
+
+/// What `rucx info --help` says.
+pub(crate) const ABOUT: &str = "\
+Tells what works here, what does not, what that costs and what to do about it.
+Without -d, -c and -s: a summary of all three.
+The exit status is 1 if no context can be made with the variables as they are
+set; -s alone asks for none.";
+
+/// Below that.
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  rucx info                  a summary
+  rucx info -d               transports, and what each can do
+  UCX_TLS=shm rucx info -dc  the same as set here, and all variables
+  rucx info -s               what this system offers, lacks, and the remedies
+  rucx info --json           all of it, for programs
+  rucx info -s --json | jq '.system[] | select(.state != \"good\")'
+
+JSON: error, devices, config and system are null if there is none, or if not
+asked for. A row of system has key, group, name, value, state (good, note,
+limited, missing), cost and remedy. Keys stay as they are; some may be added.";
+
+/// Arguments of `rucx info`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Transports: memory domains, their attributes, what each can do
+    #[arg(long, short)]
+    devices: bool,
+    /// Variables: value, where it comes from, what each is for
+    #[arg(long, short)]
+    config: bool,
+    /// The system: calls, rights, namespaces, limits, and what to do
+    #[arg(long, short)]
+    system: bool,
+    /// Print one JSON document with the same content
+    #[arg(long)]
+    json: bool,
+}
+
+impl Args {
+    /// Neither of the three: a summary.
+    fn is_summary(&self) -> bool {
+        !(self.devices || self.config || self.system)
+    }
+}
+
+/// Something that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Problem {
+    /// What.
+    pub(crate) text: String,
+    /// What to do about it.
+    pub(crate) remedy: String,
+    /// The one-byte status, by its name.
+    pub(crate) status: String,
+}
+
+impl Problem {
+    fn of_context(error: &InitError) -> Self {
+        Self { text: error.to_string(), remedy: error.remedy(), status: format!("{:?}", error.status()) }
+    }
+}
+
+/// All that was asked for.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Report {
+    rucx: &'static str,
+    error: Option<Problem>,
+    devices: Option<Vec<Transport>>,
+    config: Option<Vec<Variable>>,
+    system: Option<Vec<Row>>,
+}
+
+impl Report {
+    fn gather(args: &Args) -> Self {
+        let all = args.is_summary();
+        let (mut devices, mut error) = (None, None);
+        if all || args.devices || args.config {
+            let (transports, problem) = devices::transports();
+            error = problem;
+            devices = (all || args.devices).then_some(transports);
+        }
+        Self {
+            rucx: env!("CARGO_PKG_VERSION"),
+            error,
+            devices,
+            config: (all || args.config).then(config::variables),
+            system: (all || args.system).then(system::rows),
+        }
+    }
+}
+
+/// Tells.
+pub(crate) fn run(args: &Args) -> ExitCode {
+    let report = Report::gather(args);
+    let printed = if args.json {
+        json(&report)
+    } else if args.is_summary() {
+        text::summary(&report).print()
+    } else {
+        text::page(&report).print()
+    };
+    match printed {
+        Ok(()) => {}
+        // Who has closed the pipe does not want to read on.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return ExitCode::FAILURE,
+        Err(error) => {
+            ui::complain(&format!("standard output: {error}"));
+            return ExitCode::FAILURE;
+        }
+    }
+    let Some(problem) = &report.error else { return ExitCode::SUCCESS };
+    // A page has said so at its top.
+    if args.json {
+        ui::complain(&format!("{}; remedy: {}", problem.text, problem.remedy));
+    }
+    ExitCode::FAILURE
+}
+
+fn json(report: &Report) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    serde_json::to_writer_pretty(&mut out, report)?;
+    writeln!(out)?;
+    out.flush()
+}

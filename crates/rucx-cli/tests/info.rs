@@ -1,0 +1,253 @@
+//! `rucx info` as a user starts it.
+
+#[allow(dead_code)] // what the demo's tests need beside
+mod support;
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use rustix::process::{Resource, Rlimit, setrlimit};
+use serde_json::Value;
+use support::{finish, rucx, text};
+
+/// What it prints, after the exit status was compared.
+fn printed(command: &mut Command, code: i32) -> String {
+    let output = finish(command);
+    let page = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(code), "{page}{}", text(&output.stderr));
+    page
+}
+
+fn info(args: &[&str]) -> String {
+    printed(&mut rucx(&[&["info"], args].concat()), 0)
+}
+
+fn json(command: &mut Command, code: i32) -> Value {
+    serde_json::from_str(&printed(command, code)).expect("a JSON document")
+}
+
+fn list<'a>(document: &'a Value, key: &str) -> &'a Vec<Value> {
+    document[key].as_array().unwrap_or_else(|| panic!("{key} is a list: {document}"))
+}
+
+fn string<'a>(object: &'a Value, key: &str) -> &'a str {
+    object[key].as_str().unwrap_or_else(|| panic!("{key} is a text: {object}"))
+}
+
+fn string_list(object: &Value, key: &str) -> String {
+    list(object, key).iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", ")
+}
+
+/// Without the line breaks that made it fit.
+fn joined(text: &str) -> String {
+    text.split_whitespace().collect()
+}
+
+fn row<'a>(document: &'a Value, key: &str) -> &'a Value {
+    list(document, "system").iter().find(|row| row["key"] == key).expect("there is such a row")
+}
+
+#[test]
+fn pages_fit_and_have_no_escape_codes_in_a_pipe() {
+    for args in [&[][..], &["-d"], &["-c"], &["-s"], &["-dcs"], &["--devices", "--config"], &["--help"]] {
+        for locale in ["C.UTF-8", "C"] {
+            let page = printed(rucx(&[&["info"], args].concat()).env("LC_ALL", locale), 0);
+            assert!(page.lines().count() > 5, "{page}");
+            assert!(!page.contains('\u{1b}'), "{page}");
+            for line in page.lines() {
+                assert!(line.chars().count() <= 80 && line.trim_end() == line, "{line:?}");
+                assert!(locale != "C" || line.is_ascii(), "{line:?}");
+            }
+        }
+    }
+    let forced = printed(rucx(&["info"]).env("CLICOLOR_FORCE", "1"), 0);
+    assert!(forced.contains("\u{1b}["), "{forced}");
+}
+
+#[test]
+fn json_and_the_pages_tell_the_same() {
+    let document = json(&mut rucx(&["info", "--json"]), 0);
+    assert_eq!(document["rucx"], env!("CARGO_PKG_VERSION"));
+    assert!(document["error"].is_null());
+    let page = joined(&info(&["-dcs"]));
+    let told = |text: &str| assert!(page.contains(&joined(text)), "{text:?} is missing: {page}");
+    for transport in list(&document, "devices") {
+        assert_eq!((transport["used"].as_bool(), transport["reason"].is_null()), (Some(true), true));
+        for domain in list(transport, "memory_domains") {
+            told(&format!("{}: memory domain {}", string(transport, "name"), string(domain, "name")));
+            told(&string_list(domain, "flags"));
+        }
+        for capability in list(transport, "capabilities") {
+            let answer = if capability["supported"] == true { "yes" } else { "no" };
+            told(&format!("{} {answer} {}", string(transport, "name"), string(capability, "note")));
+            told(string(capability, "name"));
+        }
+    }
+    for variable in list(&document, "config") {
+        told(&format!(
+            "{}={} ({})",
+            string(variable, "name"),
+            string(variable, "value"),
+            string(variable, "origin")
+        ));
+        told(string(variable, "doc"));
+    }
+    for row in list(&document, "system") {
+        told(string(row, "name"));
+        let lacks = row["state"] != "good";
+        for key in ["cost", "remedy"] {
+            assert_eq!(row[key].is_string(), lacks, "{row}");
+            if lacks {
+                told(string(row, key));
+            }
+        }
+        // How many huge pages are free may change in between.
+        if row["key"] != "hugetlb" {
+            told(string(row, "value"));
+        }
+    }
+}
+
+#[test]
+fn json_has_what_was_asked_for() {
+    for (args, keys) in [
+        (&["-d"][..], [true, false, false]),
+        (&["-c"], [false, true, false]),
+        (&["-s"], [false, false, true]),
+        (&["-d", "-s"], [true, false, true]),
+        (&[], [true, true, true]),
+    ] {
+        let document = json(&mut rucx(&[&["info", "--json"], args].concat()), 0);
+        let found = ["devices", "config", "system"].map(|key| document[key].is_array());
+        assert_eq!(found, keys, "{args:?}");
+    }
+}
+
+#[test]
+fn every_variable_is_listed_with_its_origin() {
+    let own = uct::transports::components().iter().flat_map(|component| component.vars());
+    let all = ucp::config::VARS.iter().chain(uct::config::VARS).chain(own);
+    let page = info(&["-c"]);
+    let document = json(rucx(&["info", "-c", "--json"]).env("UCX_IMPORT_TIMEOUT", "7s"), 0);
+    for var in all {
+        assert!(page.contains(var.name()) && joined(&page).contains(&joined(var.doc())), "{var:?}: {page}");
+        let variable = list(&document, "config").iter().find(|one| one["name"] == var.name()).unwrap();
+        let origin = if var.name() == "UCX_IMPORT_TIMEOUT" { "environment" } else { "default" };
+        assert_eq!((string(variable, "origin"), string(variable, "doc")), (origin, var.doc()));
+    }
+    let set = printed(rucx(&["info"]).env("UCX_IMPORT_TIMEOUT", "7s"), 0);
+    assert!(set.contains("UCX_IMPORT_TIMEOUT=7s (environment)"), "{set}");
+}
+
+#[test]
+fn a_transport_that_is_not_allowed_says_so() {
+    let page = printed(rucx(&["info", "-d"]).env("UCX_TLS", "self"), 0);
+    assert!(page.contains("-  shm    not in use: not allowed by UCX_TLS"), "{page}");
+    assert!(page.contains("✓  self   in use"), "{page}");
+    // What it could do is told all the same.
+    assert!(page.contains("shm    yes  a sealed memfd per allocation"), "{page}");
+}
+
+#[test]
+fn wrong_variables_are_told_with_the_remedy() {
+    for args in [&["info"][..], &["info", "-d"], &["info", "-c"]] {
+        let page = printed(rucx(args).env("UCX_TLS", "shn"), 1);
+        for part in ["✗  no context can be made", "unknown in the list: shn", "did you mean shm?"] {
+            assert!(page.contains(part), "{part}: {page}");
+        }
+    }
+    let document = json(rucx(&["info", "--json"]).env("UCX_TLS", "shn"), 1);
+    assert!(string(&document["error"], "remedy").contains("did you mean shm?"), "{document}");
+    assert_eq!(document["error"]["status"], "InvalidParam");
+    // The others are told all the same.
+    let page = printed(rucx(&["info", "-c"]).env("UCX_MAX_IMPORTS", "many").env("UCX_TLS", "shm"), 1);
+    assert!(page.contains("✗  UCX_MAX_IMPORTS") && page.contains("UCX_TLS=shm (environment)"), "{page}");
+    let none = printed(rucx(&["info", "-d"]).env("UCX_TLS", ""), 1);
+    assert!(none.contains("allow one of them in UCX_TLS"), "{none}");
+    // The system is what it is.
+    printed(rucx(&["info", "-s"]).env("UCX_TLS", "shn"), 0);
+}
+
+#[test]
+fn wrong_arguments_are_usage_errors() {
+    for args in [&["info", "x"][..], &["info", "--jsn"], &["info-probe", "x"]] {
+        assert_eq!(finish(&mut rucx(args)).status.code(), Some(2), "{args:?}");
+    }
+}
+
+#[test]
+fn help_has_examples_and_hides_the_probe() {
+    let help = info(&["--help"]);
+    assert!(help.contains("rucx info -s") && help.contains("exit status"), "{help}");
+    assert!(!text(&finish(&mut rucx(&["--help"])).stdout).contains("probe"));
+}
+
+#[test]
+fn low_limits_are_told() {
+    let mut command = rucx(&["info", "-s", "--json"]);
+    let low = || limit(Resource::Nofile, 64).and_then(|()| limit(Resource::Fsize, 1 << 20));
+    // SAFETY: setrlimit(2) may be called between fork and exec.
+    unsafe { command.pre_exec(low) };
+    let document = json(&mut command, 0);
+    for (key, value) in [("rlimit_nofile", "64"), ("rlimit_fsize", "1 MiB")] {
+        let row = row(&document, key);
+        assert!(row["state"] == "limited" && string(row, "value").starts_with(value), "{row}");
+    }
+}
+
+fn limit(resource: Resource, value: u64) -> io::Result<()> {
+    Ok(setrlimit(resource, Rlimit { current: Some(value), maximum: Some(value) })?)
+}
+
+/// A filter that kills whoever calls process_vm_readv, and answers EPERM to userfaultfd (`seccomp(2)`).
+fn filter() -> io::Result<()> {
+    const LOAD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
+    const JUMP_EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
+    const ANSWER: u16 = 0x06; // BPF_RET | BPF_K
+    let number = |call: libc::c_long| u32::try_from(call).unwrap_or(u32::MAX);
+    let line = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let mut program = [
+        line(LOAD, 0, 0, 0), // the number of the call
+        line(JUMP_EQUAL, 2, 0, number(libc::SYS_process_vm_readv)),
+        line(JUMP_EQUAL, 2, 0, number(libc::SYS_userfaultfd)),
+        line(ANSWER, 0, 0, libc::SECCOMP_RET_ALLOW),
+        line(ANSWER, 0, 0, libc::SECCOMP_RET_KILL_PROCESS),
+        line(ANSWER, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM.unsigned_abs()),
+    ];
+    let program = libc::sock_fprog { len: 6, filter: program.as_mut_ptr() };
+    // SAFETY: these arguments are numbers.
+    if unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let mode = libc::SECCOMP_MODE_FILTER;
+    // SAFETY: the program and its lines live through the call.
+    if unsafe { libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+#[test]
+fn a_filter_that_kills_is_survived_and_named() {
+    let mut command = rucx(&["info", "-s", "--json"]);
+    // SAFETY: prctl(2) may be called between fork and exec; nothing is allocated.
+    unsafe { command.pre_exec(filter) };
+    let document = json(&mut command, 0);
+    let seccomp = row(&document, "seccomp");
+    assert!(string(seccomp, "value").contains("filter"), "{seccomp}");
+    for call in ["process_vm_readv", "userfaultfd"] {
+        assert!(string(seccomp, "cost").contains(call), "{seccomp}");
+    }
+    let readv = row(&document, "process_vm_readv");
+    assert_eq!(
+        (string(readv, "state"), string(readv, "value")),
+        ("limited", "a seccomp filter kills whoever calls it")
+    );
+    let uffd = row(&document, "userfaultfd");
+    assert!(
+        string(uffd, "value").starts_with("fails: ") && string(uffd, "remedy").contains("seccomp"),
+        "{uffd}"
+    );
+    assert_eq!(row(&document, "memfd_create")["state"], "good");
+}
