@@ -86,30 +86,74 @@ fn transfer(
     address: u64,
     mut call: impl FnMut(usize) -> Result<usize, Errno>,
 ) -> Result<(), AccessError> {
-    let mut done = 0;
+    let (mut done, mut tried) = (0, None);
     while done < len {
-        match call(done) {
-            Ok(0) => return Err(failure(Errno::FAULT, for_writing, address, done as u64)),
-            Ok(moved) => done += moved,
-            Err(errno) => return Err(failure(errno, for_writing, address, done as u64)),
+        let errno = match call(done) {
+            Ok(moved @ 1..) => {
+                done += moved;
+                continue;
+            }
+            Ok(0) => Errno::FAULT,
+            Err(errno) => errno,
+        };
+        let (done, address) = (done as u64, address + done as u64);
+        match errno {
+            Errno::FAULT => {
+                fault(vm::mapped_at("/proc/self", address, for_writing), done, &mut tried)?;
+            }
+            Errno::NOMEM => {
+                return Err(AccessError::Unsupported {
+                    why: "the kernel had no memory for process_vm_readv/writev",
+                });
+            }
+            _ => {
+                return Err(AccessError::Unsupported {
+                    why: "the kernel or a seccomp filter refuses process_vm_readv/writev, which raw memory needs",
+                });
+            }
         }
     }
     Ok(())
 }
 
-fn failure(errno: Errno, for_writing: bool, address: u64, done: u64) -> AccessError {
-    match errno {
-        Errno::FAULT => match vm::mapped_at("/proc/self", address + done, for_writing) {
-            Mapped::Allowed | Mapped::Denied => {
-                AccessError::AccessDenied { done, why: "the pages are mapped, but not for this access" }
-            }
-            Mapped::No | Mapped::Unknown => AccessError::Stale { done, why: StaleReason::Unmapped },
-        },
-        Errno::NOMEM => {
-            AccessError::Unsupported { why: "the kernel had no memory for process_vm_readv/writev" }
+/// Why an access stopped after `done` bytes at a page with this mapping. None if the page has been mapped meanwhile, and the access
+/// may go on; `tried` holds after how many bytes that was said last.
+///
+/// # Errors
+/// [`AccessError`].
+#[cold]
+pub(crate) fn fault(mapped: Mapped, done: u64, tried: &mut Option<u64>) -> Result<(), AccessError> {
+    match mapped {
+        Mapped::Allowed if tried.replace(done) != Some(done) => Ok(()),
+        Mapped::Allowed => Err(AccessError::AccessDenied {
+            done,
+            why: "the pages are mapped, but the kernel does not reach them: beyond the end of a file, or a device's",
+        }),
+        Mapped::Denied => {
+            Err(AccessError::AccessDenied { done, why: "the pages are mapped, but not for this access" })
         }
-        _ => AccessError::Unsupported {
-            why: "the kernel or a seccomp filter refuses process_vm_readv/writev, which raw memory needs",
-        },
+        Mapped::No | Mapped::Unknown => Err(AccessError::Stale { done, why: StaleReason::Unmapped }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A page that another thread maps between the access and the look at the mappings is tried again, once for each place.
+    #[test]
+    fn pages_mapped_meanwhile_are_tried_again() {
+        let mut tried = None;
+        let mut at = |mapped, done| fault(mapped, done, &mut tried).map_err(|error| error.to_string());
+        assert_eq!(at(Mapped::Allowed, 0), Ok(()));
+        assert_eq!(at(Mapped::Allowed, 4096), Ok(()));
+        assert_eq!(at(Mapped::No, 4096).unwrap_err(), "stale after 4096 bytes: the owner has unmapped it");
+        let beyond = at(Mapped::Allowed, 4096).unwrap_err();
+        assert!(
+            beyond.starts_with("access denied after 4096 bytes: the pages are mapped, but the kernel"),
+            "{beyond}"
+        );
+        let denied = at(Mapped::Denied, 8192).unwrap_err();
+        assert_eq!(denied, "access denied after 8192 bytes: the pages are mapped, but not for this access");
     }
 }

@@ -15,7 +15,7 @@ use crate::api::{
 };
 use crate::config::IMPORT_TIMEOUT;
 use crate::export::{Export, ExportTable, Gate};
-use crate::memory::{AccessError, LocalMem, MappedView, Rights, StaleReason, check_range};
+use crate::memory::{AccessError, LocalMem, MappedView, Rights, StaleReason, check_range, fault};
 use crate::process::Identity;
 use crate::process::access::Facts;
 use crate::process::vm::{self, Mapped};
@@ -190,18 +190,11 @@ impl CmaAttachment {
         mut transfer: impl FnMut(usize) -> Result<(), Stopped>,
     ) -> Result<(), AccessError> {
         let Err(mut stopped) = transfer(0) else { return Ok(()) };
+        let mut tried = None;
         loop {
-            self.explain(&stopped, offset, for_writing)?;
-            let before = stopped.done;
-            match transfer(before) {
+            self.explain(&stopped, offset, for_writing, &mut tried)?;
+            match transfer(stopped.done) {
                 Ok(()) => return Ok(()),
-                Err(again) if again.done == before && again.why == Why::Fault => {
-                    return Err(AccessError::AccessDenied {
-                        done: before as u64,
-                        why: "the pages are mapped, but the kernel does not reach them: beyond the end of a file, or a \
-                              device's",
-                    });
-                }
                 Err(again) => stopped = again,
             }
         }
@@ -209,7 +202,13 @@ impl CmaAttachment {
 
     /// The error for a transfer that stopped; none if the page it stopped at has been mapped meanwhile.
     #[cold]
-    fn explain(&self, stopped: &Stopped, offset: u64, for_writing: bool) -> Result<(), AccessError> {
+    fn explain(
+        &self,
+        stopped: &Stopped,
+        offset: u64,
+        for_writing: bool,
+        tried: &mut Option<u64>,
+    ) -> Result<(), AccessError> {
         let done = stopped.done as u64;
         let stale = |why| Err(AccessError::Stale { done, why });
         match stopped.why {
@@ -218,15 +217,10 @@ impl CmaAttachment {
                 let process = self.peer.process();
                 let address = self.target.address.wrapping_add(offset + done);
                 let mapped = process.directory().map(|path| vm::mapped_at(&path, address, for_writing));
-                match mapped {
-                    _ if process.is_dead() => stale(StaleReason::ExporterGone),
-                    Some(Mapped::Allowed) => Ok(()),
-                    Some(Mapped::Denied) => Err(AccessError::AccessDenied {
-                        done,
-                        why: "the pages are mapped, but not for this access",
-                    }),
-                    _ => stale(StaleReason::Unmapped),
+                if process.is_dead() {
+                    return stale(StaleReason::ExporterGone);
                 }
+                fault(mapped.unwrap_or(Mapped::Unknown), done, tried)
             }
             Why::Errno(Errno::PERM | Errno::ACCESS) => Err(AccessError::AccessDenied {
                 done,
