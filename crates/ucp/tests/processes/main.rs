@@ -8,6 +8,7 @@ mod fork;
 mod hostile;
 mod limits;
 mod many;
+mod own_memory;
 mod region;
 mod revoke;
 mod roles;
@@ -21,12 +22,12 @@ fn main() -> std::process::ExitCode {
         ],
         tests: [
             errors::bytes_of_the_wire_arrive_both_ways, errors::truncated_at_every_byte, errors::trailing_bytes,
-            errors::not_a_handle, errors::wrong_token, errors::missing_token, errors::forged_fields, errors::other_boot,
+            errors::not_a_handle, errors::wrong_token, errors::wrong_token_in_one_of_two_keys, errors::missing_token, errors::forged_fields, errors::other_boot,
             errors::revoked, errors::revoked_twice, errors::region_dropped, errors::context_dropped,
-            errors::one_of_two_exports_revoked, errors::owned_buffer_reaches_its_own_context_only,
-            errors::raw_memory_reaches_its_own_context_only, errors::raw_memory_unmapped, errors::no_exporting_transport,
+            errors::one_of_two_exports_revoked,
+            errors::no_exporting_transport,
             errors::feature_missing, errors::zero_length, errors::out_of_range, errors::read_only_is_refused,
-            errors::read_only_buffer, errors::configuration, errors::debug_shows_no_secret,
+            errors::configuration, errors::debug_shows_no_secret,
             faults::exporter_killed_before_import, faults::exporter_killed_during_import,
             faults::exporter_killed_after_import, faults::exporter_exits_after_import, faults::a_dead_exporter_costs_no_time,
             faults::exporter_execs_after_import, faults::stopped_exporter_is_still_read,
@@ -45,6 +46,9 @@ fn main() -> std::process::ExitCode {
             many::ten_thousand_exports => .secs(120), many::regions_until_the_limit => .secs(120),
             many::beyond_four_gib, many::threads_import_one_handle, many::same_handle_twice,
             many::threads_read_and_write, many::nothing_is_left_behind, many::connections_do_not_add_up,
+            own_memory::owned_buffer_reaches_other_processes, own_memory::raw_memory_reaches_other_processes, own_memory::read_only_buffer,
+            own_memory::own_memory_without_cma, own_memory::raw_memory_unmapped, own_memory::raw_memory_unmapped_behind_the_first_pieces,
+            own_memory::raw_memory_beyond_the_end_of_a_file,
             region::accessors, region::streams, region::private_and_shared, region::refused_region_stays_exported,
             region::owned_buffers_are_dropped_once, region::message_passing, region::user_code_never_runs_on_the_service_thread, region::a_buffer_may_hold_its_context, region::raw_ranges_are_checked,
             revoke::no_write_lands_after_revoke => .secs(120), revoke::guard_without_drain_writes_land_late => .secs(120),

@@ -12,6 +12,23 @@ pub fn context() -> Context {
     Context::builder().features(Features::EXPORTED_MEMH).build().unwrap()
 }
 
+/// What a DPU is allowed in UCX_TLS, and the components by which it reaches another process's memory then.
+pub const WAYS: [(&str, &[u16]); 3] = [("mm", &[2]), ("cma", &[3]), ("all", &[2, 3])];
+
+/// Where the line of the export table lies in a key of shm, and in one of cma.
+pub const SLOT: usize = 4;
+/// Where the token does.
+pub const TOKEN: usize = 48;
+
+/// What every one of these components said.
+#[track_caller]
+pub fn assert_each_says(components: &[u16], text: &str, said: &str) {
+    for component in components {
+        let name = uct::api::ComponentId(*component).name().unwrap();
+        assert!(text.contains(&format!("{name}: no: {said}")), "{name}: {text}");
+    }
+}
+
 /// The byte a host fills its memory with.
 pub const FILL: u8 = 0x5a;
 
@@ -222,7 +239,18 @@ impl Actor {
 
     /// A DPU with a variable set.
     pub fn dpu_with(name: &str, value: &str) -> Self {
-        Self(Role::new("roles::dpu").env(name, value).start())
+        Self::dpu_of(&[(name, value)])
+    }
+
+    /// A DPU with variables set.
+    pub fn dpu_of(variables: &[(&str, &str)]) -> Self {
+        let role = Role::new("roles::dpu");
+        Self(variables.iter().fold(role, |role, (name, value)| role.env(*name, *value)).start())
+    }
+
+    /// A DPU that is allowed these transports.
+    pub fn dpu_by(tls: &str) -> Self {
+        Self::dpu_with("UCX_TLS", tls)
     }
 
     pub fn ask(&mut self, command: &str) -> Answer {
@@ -274,6 +302,16 @@ pub fn repaired(mut bytes: Vec<u8>) -> Vec<u8> {
     let crc = crc32c::crc32c(&bytes);
     bytes[64..68].copy_from_slice(&crc.to_le_bytes());
     bytes
+}
+
+/// A handle with the keys of these components changed by `change`, which gets the bytes from the key on.
+pub fn with_keys(handle: &[u8], components: &[u16], change: impl Fn(&mut [u8])) -> Vec<u8> {
+    let mut bytes = handle.to_vec();
+    for component in components {
+        let at = mkey_offset(handle, *component);
+        change(&mut bytes[at..]);
+    }
+    repaired(bytes)
 }
 
 /// Where the key of component `number` begins in a handle.
