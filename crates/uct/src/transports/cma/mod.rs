@@ -10,6 +10,8 @@
 
 mod md;
 pub mod mkey;
+#[cfg(test)]
+mod tests;
 mod transfer;
 
 use std::sync::Arc;
