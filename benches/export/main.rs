@@ -11,6 +11,7 @@
 
 mod access;
 mod bare;
+mod cma;
 mod exports;
 mod imports;
 mod instructions;
@@ -72,6 +73,7 @@ fn measure(mut words: Vec<String>) -> Result<(), String> {
     exports::measure(&mut rows);
     imports::measure(&mut rows);
     access::measure(&mut rows);
+    cma::measure(&mut rows);
     let standings = rows.into_standings();
     if json {
         println!("{}", standings.to_json());

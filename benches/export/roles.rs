@@ -67,7 +67,7 @@ fn wait_for_the_end() {
     let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
 }
 
-/// Exports two regions, and serves the bare loops on two sockets.
+/// Exports three regions, and serves the bare loops on two sockets.
 fn exporter() {
     let ctx = context();
     let small = ctx.mem_map(MemMap::allocate(bare::REGION).exported()).expect("a region");
@@ -79,7 +79,8 @@ fn exporter() {
     for name in names {
         bare::serve(name.as_bytes(), [bare::REGION, bare::TABLE, bare::SLOTS]);
     }
-    for region in [&small, &large] {
+    let own = ctx.mem_map(MemMap::buffer(vec![1_u8; LARGEST]).exported()).expect("a region");
+    for region in [&small, &large, &own] {
         tell(region.memh_pack().expect("a handle").as_bytes());
     }
     wait_for_the_end();
@@ -138,6 +139,8 @@ pub(crate) struct Exporter {
     pub(crate) small: Vec<u8>,
     /// The handle of [`LARGEST`] bytes.
     pub(crate) large: Vec<u8>,
+    /// As many in a vector, which rucx did not allocate.
+    pub(crate) own: Vec<u8>,
 }
 
 impl Exporter {
@@ -145,7 +148,13 @@ impl Exporter {
         let mut beside = Beside::start(&["exporter"]);
         let small = read_handle(&mut beside.from).expect("a handle");
         let large = read_handle(&mut beside.from).expect("a handle");
-        Self { beside, small, large }
+        let own = read_handle(&mut beside.from).expect("a handle");
+        Self { beside, small, large, own }
+    }
+
+    /// Its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.beside.child.id()
     }
 
     /// The socket for bare loops that connect each time.

@@ -86,6 +86,8 @@ pub struct Service {
     exports: Arc<ExportTable>,
     generation: Generation,
     running: Mutex<Option<Running>>,
+    /// Whether importers are served: set once, and asked at every pack.
+    listening: AtomicBool,
     directory: Option<PathBuf>,
     peers: Peers,
 }
@@ -105,7 +107,6 @@ pub fn name_of(uuid: &[u8; 16]) -> String {
 struct Running {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
-    listening: bool,
 }
 
 /// What the thread and its context share.
@@ -137,7 +138,15 @@ impl Service {
         let mut name = [0; NAME_LEN];
         name.copy_from_slice(name_of(exports.uuid()).as_bytes());
         let peers = Peers::new(Identity::of_self(), directory.clone());
-        Self { name, exports, generation: fork::generation(), running: Mutex::new(None), directory, peers }
+        Self {
+            name,
+            exports,
+            generation: fork::generation(),
+            running: Mutex::new(None),
+            listening: AtomicBool::new(false),
+            directory,
+            peers,
+        }
     }
 
     /// The name of its abstract socket.
@@ -178,20 +187,24 @@ impl Service {
     /// # Errors
     /// [`ServiceError`].
     pub fn serve(&self) -> Result<(), ServiceError> {
+        if self.listening.load(Ordering::Acquire) && self.generation.is_current() {
+            return Ok(());
+        }
         let mut running = self.running.lock();
         let running = self.start(&mut running)?;
-        if !running.listening {
-            let by_name = Listener::by_name(&self.name)?;
-            let in_directory = self
-                .directory
-                .as_ref()
-                .map(|directory| Listener::in_directory(directory, &name_of(self.exports.uuid())));
-            let in_directory = in_directory.transpose()?;
-            for listener in std::iter::once(by_name).chain(in_directory) {
-                running.shared.order(Order::Listen(listener));
-            }
-            running.listening = true;
+        if self.listening.load(Ordering::Acquire) {
+            return Ok(()); // another thread was faster
         }
+        let by_name = Listener::by_name(&self.name)?;
+        let in_directory = self
+            .directory
+            .as_ref()
+            .map(|directory| Listener::in_directory(directory, &name_of(self.exports.uuid())));
+        let in_directory = in_directory.transpose()?;
+        for listener in std::iter::once(by_name).chain(in_directory) {
+            running.shared.order(Order::Listen(listener));
+        }
+        self.listening.store(true, Ordering::Release);
         Ok(())
     }
 
@@ -241,7 +254,7 @@ impl Service {
                     .spawn(move || events.run())
             });
             let thread = thread.map_err(|error| ServiceError::Thread(error.to_string()))?;
-            *running = Some(Running { shared, thread: Some(thread), listening: false });
+            *running = Some(Running { shared, thread: Some(thread) });
         }
         running.as_mut().ok_or(ServiceError::Forked)
     }

@@ -1,7 +1,6 @@
 //! The memory domain of `cma`.
 
-use std::sync::Arc;
-use std::sync::Once;
+use std::sync::{Arc, Once, OnceLock};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -14,7 +13,7 @@ use crate::api::{
     MdAttr, MdFlags, MdParams, MemTypes, Memh, PackError, PackFlags, RegError,
 };
 use crate::config::IMPORT_TIMEOUT;
-use crate::export::{Export, ExportTable, Gate};
+use crate::export::{Export, ExportTable, Gate, Token};
 use crate::memory::{AccessError, LocalMem, MappedView, Rights, StaleReason, check_range, fault};
 use crate::process::Identity;
 use crate::process::access::Facts;
@@ -73,6 +72,7 @@ impl Md for CmaMd {
             service: Arc::clone(&self.params.service),
             exports: Arc::clone(&self.params.exports),
             ptracer_any: self.params.config.get(&CMA_PTRACER_ANY),
+            key: OnceLock::new(),
         }))
     }
 
@@ -133,6 +133,8 @@ struct CmaMemh {
     service: Arc<Service>,
     exports: Arc<ExportTable>,
     ptracer_any: bool,
+    /// A key, made at the first pack: of another export.
+    key: OnceLock<[u8; mkey::LEN]>,
 }
 
 impl Memh for CmaMemh {
@@ -150,14 +152,26 @@ impl Memh for CmaMemh {
         if self.ptracer_any {
             allow_any_tracer();
         }
+        let mut key = *self.key.get_or_init(|| self.key_of_an_export());
+        mkey::readdress(&mut key, export.claim());
+        out.copy_from_slice(&key);
+        Ok(())
+    }
+}
+
+impl CmaMemh {
+    fn key_of_an_export(&self) -> [u8; mkey::LEN] {
+        let mut bytes = [0; mkey::LEN];
         let key = Mkey {
             exporter: *self.service.me(),
-            slot: export.claim().slot,
-            token: export.claim().token,
+            slot: 0,
+            token: Token::from_bytes([0; 16]),
             nonce_address: self.exports.uuid().as_ptr().addr() as u64,
             in_directory: self.service.is_in_directory(),
         };
-        key.encode(out).map_err(PackError::from)
+        let written = key.encode(&mut bytes);
+        debug_assert!(written.is_ok(), "LEN holds a key");
+        bytes
     }
 }
 

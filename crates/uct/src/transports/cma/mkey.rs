@@ -16,7 +16,7 @@
 //!
 //! The service socket's name follows from the context's uuid, which the handle tells.
 
-use crate::export::Token;
+use crate::export::{Claim, Token};
 use crate::process::Identity;
 use crate::wire::{NoRoom, Reader, Truncated, Writer};
 
@@ -27,6 +27,16 @@ pub const LEN: usize = 80;
 const BY_NAME: u8 = 1;
 /// And one in the directory that `UCX_SERVICE_DIR` names, on either side.
 const IN_DIRECTORY: u8 = 2;
+
+/// Where the two parts lie that differ from export to export.
+const SLOT: usize = 4;
+const TOKEN: usize = 48;
+
+/// Makes the key of one export that of another export of the same memory: writing it anew would take longer.
+pub(super) fn readdress(key: &mut [u8; LEN], claim: &Claim) {
+    key[SLOT..SLOT + 4].copy_from_slice(&claim.slot.to_le_bytes());
+    key[TOKEN..TOKEN + 16].copy_from_slice(claim.token.as_bytes());
+}
 
 /// The key's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,7 +15,7 @@ use crate::api::{
 };
 use crate::config::IMPORT_TIMEOUT;
 use crate::export::table::number;
-use crate::export::{Claim, Export, ExportTable, Gate};
+use crate::export::{Claim, Export, ExportTable, Gate, Token};
 use crate::memory::{AccessError, LocalMem, MappedView, Rights, StaleReason, check_range};
 use crate::service::peers::unsafe_memory;
 use crate::service::{Exporter, Link, Peer, Service};
@@ -144,7 +144,7 @@ impl Md for ShmMd {
             why: "shm can only give away memory that it allocated: use MemMap::allocate",
         })?;
         Ok(Box::new(ShmMemh {
-            region: OnceLock::new(),
+            key: OnceLock::new(),
             mem: Arc::clone(mem),
             service: Arc::clone(&self.params.service),
             exports: Arc::clone(&self.params.exports),
@@ -171,8 +171,8 @@ impl Md for ShmMd {
 /// A registration with `shm`: memory that it allocated.
 #[derive(Debug)]
 struct ShmMemh {
-    /// Descriptor and inode of the memfd, asked at the first pack.
-    region: OnceLock<Option<(u32, u64)>>,
+    /// A key, made at the first pack: of another export.
+    key: OnceLock<[u8; mkey::LEN]>,
     mem: Arc<LocalMem>,
     service: Arc<Service>,
     exports: Arc<ExportTable>,
@@ -196,17 +196,34 @@ impl Memh for ShmMemh {
         PackError::check_size(self.packed_size(flags)?, out)?;
         self.service.serve()?;
         debug_assert_eq!(export.claim().address, self.mem.address(), "the export is of this memory");
+        let mut key = match self.key.get() {
+            Some(key) => *key,
+            None => {
+                let key = self.key_of_an_export()?;
+                *self.key.get_or_init(|| key)
+            }
+        };
+        mkey::readdress(&mut key, export.claim());
+        out.copy_from_slice(&key);
+        Ok(())
+    }
+}
+
+impl ShmMemh {
+    fn key_of_an_export(&self) -> Result<[u8; mkey::LEN], PackError> {
         let unnumbered = PackError::Unsupported("the descriptors of the memory cannot be told");
+        let mut bytes = [0; mkey::LEN];
         let key = Mkey {
             exporter: *self.service.me(),
-            slot: export.claim().slot,
-            token: export.claim().token,
-            region: self.region.get_or_init(|| number(self.mem.file()?)).ok_or(unnumbered.clone())?,
+            slot: 0,
+            token: Token::from_bytes([0; 16]),
+            region: self.mem.file().and_then(number).ok_or(unnumbered.clone())?,
             files: self.exports.file_numbers().ok_or(unnumbered)?,
             service: self.service.name(),
             in_directory: self.service.is_in_directory(),
         };
-        key.encode(out).map_err(PackError::from)
+        key.encode(&mut bytes)?;
+        Ok(bytes)
     }
 }
 

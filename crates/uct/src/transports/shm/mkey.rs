@@ -22,8 +22,8 @@
 //! 212 reserved u32 = 0
 //! ```
 
-use crate::export::Token;
 use crate::export::table::FileNumbers;
+use crate::export::{Claim, Token};
 use crate::process::Identity;
 use crate::wire::{NoRoom, Reader, Truncated, Writer};
 
@@ -36,6 +36,16 @@ pub const NAME_MAX: usize = 108;
 pub(crate) const BY_NAME: u8 = 1;
 /// And one in the directory that `UCX_SERVICE_DIR` names, on either side.
 pub(crate) const IN_DIRECTORY: u8 = 2;
+
+/// Where the two parts lie that differ from export to export.
+const SLOT: usize = 4;
+const TOKEN: usize = 48;
+
+/// Makes the key of one export that of another export of the same memory: writing it anew would take longer.
+pub(super) fn readdress(key: &mut [u8; LEN], claim: &Claim) {
+    key[SLOT..SLOT + 4].copy_from_slice(&claim.slot.to_le_bytes());
+    key[TOKEN..TOKEN + 16].copy_from_slice(claim.token.as_bytes());
+}
 
 /// The key's content; `S` is bytes, owned by those that were decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,0 +1,146 @@
+//! Memory that rucx did not allocate, reached by `cma`: beside the bare system calls.
+//!
+//! # Safety
+//! The bare calls get a buffer of this process, alive and long enough, and addresses of another process, which the kernel checks.
+
+#![allow(unsafe_code)]
+
+use std::cell::LazyCell;
+use std::hint::black_box;
+
+use libc::iovec;
+use rucx_benches::{Target, timed};
+use ucp::MemMap;
+use ucp::wire::handle::Handle;
+
+use crate::bare;
+use crate::roles::{Exporter, LARGEST};
+use crate::rows::{Row, Rows, context, size};
+
+const SIZES: [usize; 7] = [8, 512, 4 << 10, 64 << 10, 256 << 10, 1 << 20, 16 << 20];
+
+/// What a read may take, compared with the bare call: it fetches the exporter's nonce as well.
+fn target(len: usize) -> Option<Target> {
+    match len {
+        4096 => Some(Target::Ratio(1.35)),
+        len if len >= 256 << 10 => Some(Target::Ratio(1.0 / 0.95)),
+        len if len >= 64 << 10 => Some(Target::Ratio(1.0 / 0.90)),
+        _ => None,
+    }
+}
+
+pub(crate) fn measure(rows: &mut Rows) {
+    let exporter: LazyCell<Exporter> = LazyCell::new(Exporter::start);
+    accesses(rows, &exporter);
+    imports(rows, &exporter);
+    let row =
+        Row { name: "memh_pack, own memory", reference: "getppid", target: Some(Target::Nanoseconds(300.0)) };
+    if rows.wants(row) {
+        let ctx = context();
+        let ours = |n: u64| {
+            let region = ctx.mem_map(MemMap::buffer(vec![0; 4096]).exported()).expect("a region");
+            let mut handles = Vec::with_capacity(usize::try_from(n).unwrap_or(0));
+            timed(|n| handles.extend((0..n).map(|_| region.memh_pack().expect("a handle"))))(n)
+        };
+        rows.measure(row, ours, timed(bare::system_calls));
+    }
+}
+
+/// The bare calls, at an exporter's addresses.
+#[derive(Clone, Copy)]
+struct Bare {
+    pid: libc::pid_t,
+    address: u64,
+}
+
+impl Bare {
+    fn of(exporter: &Exporter) -> Self {
+        let handle = Handle::decode(&exporter.own, |_| true).expect("a handle");
+        Self { pid: libc::pid_t::try_from(exporter.pid()).expect("a pid"), address: handle.address }
+    }
+
+    fn sides(self, local: *mut u8, len: usize) -> (iovec, iovec) {
+        let remote = std::ptr::without_provenance_mut(usize::try_from(self.address).expect("an address"));
+        (iovec { iov_base: local.cast(), iov_len: len }, iovec { iov_base: remote, iov_len: len })
+    }
+
+    fn read(self, into: &mut [u8]) {
+        let (local, remote) = self.sides(into.as_mut_ptr(), into.len());
+        // SAFETY: `into` is borrowed exclusively for the call.
+        let moved = unsafe { libc::process_vm_readv(self.pid, &raw const local, 1, &raw const remote, 1, 0) };
+        assert_eq!(usize::try_from(moved), Ok(into.len()));
+    }
+
+    fn write(self, bytes: &[u8]) {
+        let (local, remote) = self.sides(bytes.as_ptr().cast_mut(), bytes.len());
+        // SAFETY: `bytes` is only read; the other side is another process's.
+        let moved =
+            unsafe { libc::process_vm_writev(self.pid, &raw const local, 1, &raw const remote, 1, 0) };
+        assert_eq!(usize::try_from(moved), Ok(bytes.len()));
+    }
+}
+
+fn accesses(rows: &mut Rows, exporter: &LazyCell<Exporter>) {
+    let ctx = context();
+    let import = LazyCell::new(|| {
+        let import = ctx.mem_import(&exporter.own).expect("an import");
+        assert_eq!(import.transport(), "cma");
+        import
+    });
+    let mut buf = vec![1; LARGEST];
+    for len in SIZES {
+        let buf = std::cell::RefCell::new(&mut buf[..len]); // one for both sides: where it lies makes a difference
+        let name = format!("cma.read {}", size(len));
+        let row = Row { name: &name, reference: "process_vm_readv", target: target(len) };
+        if rows.wants(row) {
+            let bare = Bare::of(exporter);
+            let ours = timed(|n| {
+                (0..n).for_each(|_| import.read(0, black_box(&mut buf.borrow_mut())).expect("within"));
+            });
+            rows.measure(
+                row,
+                ours,
+                timed(|n| (0..n).for_each(|_| bare.read(black_box(&mut buf.borrow_mut())))),
+            );
+        }
+        let name = format!("cma.write {}", size(len));
+        let row = Row { name: &name, reference: "process_vm_writev", target: None };
+        if rows.wants(row) {
+            let bare = Bare::of(exporter);
+            let ours = timed(|n| {
+                (0..n).for_each(|_| import.write(0, black_box(&buf.borrow())).expect("within"));
+            });
+            rows.measure(row, ours, timed(|n| (0..n).for_each(|_| bare.write(black_box(&buf.borrow())))));
+        }
+    }
+}
+
+fn imports(rows: &mut Rows, exporter: &LazyCell<Exporter>) {
+    let row =
+        Row { name: "mem_import + drop, own memory, new connection", reference: "getppid", target: None };
+    if rows.wants(row) {
+        let ctx = context();
+        let ours = timed(|n| (0..n).for_each(|_| drop(ctx.mem_import(&exporter.own).expect("an import"))));
+        rows.measure(row, ours, timed(bare::system_calls));
+    }
+    let row = Row { name: "mem_import + drop, own memory, connected", ..row };
+    if rows.wants(row) {
+        let ctx = context();
+        let _kept = ctx.mem_import(&exporter.large).expect("an import");
+        let ours = timed(|n| (0..n).for_each(|_| drop(ctx.mem_import(&exporter.own).expect("an import"))));
+        rows.measure(row, ours, timed(bare::system_calls));
+    }
+    let row = Row {
+        name: "mem_import + drop, own memory, cached",
+        target: Some(Target::Nanoseconds(500.0)),
+        ..row
+    };
+    if rows.wants(row) {
+        let ctx = context();
+        let _kept = ctx.mem_import(&exporter.own).expect("an import");
+        let ours = timed(|n| {
+            (0..n).for_each(|_| drop(ctx.mem_import(black_box(&exporter.own)).expect("an import")))
+        });
+        rows.measure(row, ours, timed(bare::system_calls));
+    }
+}
