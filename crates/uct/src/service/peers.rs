@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
-use ucs::mem::{Access, ForeignFdError, Mapping, Memfd};
+use ucs::mem::{Access, ForeignFdError, Mapping, MemError, Memfd};
 use ucs::time::Deadline;
 
 use super::client::{ConnectError, Connection, Granted};
@@ -216,6 +216,9 @@ impl Peers {
         let process = match connection.peer() {
             Ok(process) => process,
             Err(Errno::SRCH) => return Err(GONE),
+            Err(errno @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM)) => {
+                return Err(AttachError::Mem(MemError::of("getsockopt", errno, 0)));
+            }
             Err(errno) => {
                 return Err(AttachError::Unreachable {
                     reason: format!("the process behind the service socket cannot be told: {errno}"),
