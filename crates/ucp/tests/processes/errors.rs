@@ -2,11 +2,11 @@
 
 use testkit::Role;
 use ucp::wire::handle::Handle;
-use ucp::{Context, Features, MemMap, Status};
+use ucp::{Context, MemMap, Status};
 use ucs::config::Env;
 
 use super::roles::{
-    Actor, FILL, SLOT, TOKEN, WAYS, assert_each_says, context, mkey_offset, repaired, with_keys,
+    Actor, FILL, SLOT, TOKEN, WAYS, assert_each_says, context, context_by, mkey_offset, repaired, with_keys,
 };
 
 pub fn bytes_of_the_wire_arrive_both_ways() {
@@ -231,8 +231,7 @@ pub fn one_of_two_exports_revoked() {
 }
 
 pub fn no_exporting_transport() {
-    let by = |tls| Context::builder().features(Features::EXPORTED_MEMH).set("UCX_TLS", tls).build().unwrap();
-    let ctx = by("mm");
+    let ctx = context_by("mm");
     let error = ctx.mem_map(MemMap::buffer(vec![0_u8; 10]).exported()).unwrap_err();
     assert_eq!(error.status(), Status::Unsupported);
     assert_eq!(
@@ -246,7 +245,7 @@ pub fn no_exporting_transport() {
     assert_eq!(error.status(), Status::Unsupported);
     assert_eq!(error.remedy(), "use memory of MemMap::allocate, or allow more transports in UCX_TLS");
     // In C UCX, "shm" names all that reaches memory of this machine: cma, which exports any memory, is among it.
-    by("shm").mem_map(MemMap::buffer(vec![0_u8; 10]).exported()).unwrap().memh_pack().unwrap();
+    context_by("shm").mem_map(MemMap::buffer(vec![0_u8; 10]).exported()).unwrap().memh_pack().unwrap();
 }
 
 pub fn feature_missing() {
@@ -366,9 +365,7 @@ pub fn debug_shows_no_secret() {
     let len = handle.as_bytes().len();
     assert_eq!(format!("{handle:?}"), format!("PackedMemh {{ export: 1, bytes: <{len} secret bytes> }}"));
     let imports = ["self", "mm", "cma"].map(|tls| {
-        let other =
-            || Context::builder().features(Features::EXPORTED_MEMH).set("UCX_TLS", tls).build().unwrap();
-        let importer = if tls == "self" { ctx.clone() } else { other() };
+        let importer = if tls == "self" { ctx.clone() } else { context_by(tls) };
         importer.mem_import(handle.as_bytes()).unwrap()
     });
     assert_eq!(imports.each_ref().map(ucp::ImportedRegion::transport), ["self", "shm", "cma"]);

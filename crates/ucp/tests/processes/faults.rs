@@ -5,54 +5,64 @@ use std::time::{Duration, Instant};
 use testkit::{Role, role};
 use ucp::Status;
 
-use super::roles::{Actor, Answer, FILL, context};
+use super::roles::{Actor, Answer, FILL, WAYS, assert_each_says, context};
 
 pub fn exporter_killed_before_import() {
-    let (mut host, mut dpu) = (Actor::host(4096), Actor::dpu());
-    let handle = host.export();
-    host.0.kill();
-    let text = dpu.import(&handle).err(Status::Stale);
-    assert!(text.contains("shm: no: stale: "), "{text}");
+    for (tls, components) in WAYS {
+        let (mut host, mut dpu) = (Actor::host(4096), Actor::dpu_by(tls));
+        let handle = host.export();
+        host.0.kill();
+        let text = dpu.import(&handle).err(Status::Stale);
+        assert_each_says(components, &text, "stale: ");
+    }
 }
 
 /// The exporter is stopped, so that the import waits for it; then it is killed.
 pub fn exporter_killed_during_import() {
-    let mut host = Actor::host(4096);
-    let mut dpu = Actor(Role::new("roles::dpu").env("UCX_SHM_ATTACH", "socket").start());
-    let handle = host.export();
-    host.0.stop();
-    dpu.0.send(b"import");
-    dpu.0.send(&handle);
-    assert!(dpu.0.try_recv(Duration::from_millis(100)).is_err(), "the import waits for the exporter");
-    let begin = Instant::now();
-    host.0.kill();
-    let answer = Answer::parse(&dpu.0.recv());
-    answer.err(Status::Stale);
-    assert!(begin.elapsed() < Duration::from_secs(2), "it does not wait for the timeout");
-    dpu.import(&handle).err(Status::Stale);
+    for (tls, _) in WAYS {
+        let mut host = Actor::host(4096);
+        let mut dpu = Actor::dpu_of(&[("UCX_TLS", tls), ("UCX_SHM_ATTACH", "socket")]);
+        let handle = host.export();
+        host.0.stop();
+        dpu.0.send(b"import");
+        dpu.0.send(&handle);
+        assert!(dpu.0.try_recv(Duration::from_millis(100)).is_err(), "the import waits for the exporter");
+        let begin = Instant::now();
+        host.0.kill();
+        let answer = Answer::parse(&dpu.0.recv());
+        answer.err(Status::Stale);
+        assert!(begin.elapsed() < Duration::from_secs(2), "it does not wait for the timeout");
+        dpu.import(&handle).err(Status::Stale);
+    }
 }
 
 pub fn exporter_killed_after_import() {
-    let (mut host, mut dpu) = (Actor::host(4096), Actor::dpu());
-    let handle = host.export();
-    dpu.import(&handle).ok();
-    host.0.kill();
-    let text = dpu.read_until(Status::Stale);
-    assert_eq!(text, "stale after 0 bytes: the exporting process is gone");
-    dpu.write(0, b"nobody is there").err(Status::Stale);
-    // A view held stays a view of the memory: what is not revocable says so.
-    assert_eq!(dpu.ask("view-read 8 0").ok(), [FILL; 8]);
-    dpu.import(&handle).err(Status::Stale);
+    for (tls, components) in WAYS {
+        let (mut host, mut dpu) = (Actor::host(4096), Actor::dpu_by(tls));
+        let handle = host.export();
+        dpu.import(&handle).ok();
+        host.0.kill();
+        let text = dpu.read_until(Status::Stale);
+        assert_eq!(text, "stale after 0 bytes: the exporting process is gone");
+        dpu.write(0, b"nobody is there").err(Status::Stale);
+        // A view held stays a view of the memory: what is not revocable says so.
+        if components.contains(&2) {
+            assert_eq!(dpu.ask("view-read 8 0").ok(), [FILL; 8]);
+        }
+        dpu.import(&handle).err(Status::Stale);
+    }
 }
 
 /// An import of a dead exporter's memory that is kept costs nothing: the service thread does not spin on its end.
 pub fn a_dead_exporter_costs_no_time() {
-    let (mut host, mut dpu) = (Actor::host(4096), Actor::dpu());
-    dpu.import(&host.export()).ok();
-    let mut direct = Actor::dpu_with("UCX_SHM_ATTACH", "proc");
-    direct.import(&host.export()).ok();
+    let mut host = Actor::host(4096);
+    let mut dpus = Vec::from(WAYS.map(|(tls, _)| Actor::dpu_by(tls)));
+    dpus.push(Actor::dpu_with("UCX_SHM_ATTACH", "proc"));
+    for dpu in &mut dpus {
+        dpu.import(&host.export()).ok();
+    }
     host.0.kill();
-    for dpu in [&mut dpu, &mut direct] {
+    for dpu in &mut dpus {
         dpu.read_until(Status::Stale);
         let before: u64 = dpu.ask("cpu").text().parse().unwrap();
         std::thread::sleep(Duration::from_millis(300));
@@ -62,33 +72,39 @@ pub fn a_dead_exporter_costs_no_time() {
 }
 
 pub fn exporter_exits_after_import() {
-    let (mut host, mut dpu) = (Actor::host(4096), Actor::dpu());
-    dpu.import(&host.export()).ok();
-    host.0.send(b"exit");
-    host.0.expect_exit(0);
-    dpu.read_until(Status::Stale);
+    for (tls, _) in WAYS {
+        let (mut host, mut dpu) = (Actor::host(4096), Actor::dpu_by(tls));
+        dpu.import(&host.export()).ok();
+        host.0.send(b"exit");
+        host.0.expect_exit(0);
+        dpu.read_until(Status::Stale);
+    }
 }
 
 /// exec keeps the pid and the pidfd's inode: the end of the connection tells.
 pub fn exporter_execs_after_import() {
-    let (mut host, mut dpu) = (Actor::host(4096), Actor::dpu());
-    let handle = host.export();
-    dpu.import(&handle).ok();
-    host.0.send(b"exec");
-    let text = dpu.read_until(Status::Stale);
-    assert_eq!(text, "stale after 0 bytes: the exporting process is gone");
-    Actor::dpu().import(&handle).err(Status::Stale);
-    Actor::dpu_with("UCX_SHM_ATTACH", "proc").import(&handle).err(Status::Stale);
+    for (tls, _) in WAYS {
+        let (mut host, mut dpu) = (Actor::host(4096), Actor::dpu_by(tls));
+        let handle = host.export();
+        dpu.import(&handle).ok();
+        host.0.send(b"exec");
+        let text = dpu.read_until(Status::Stale);
+        assert_eq!(text, "stale after 0 bytes: the exporting process is gone");
+        Actor::dpu_by(tls).import(&handle).err(Status::Stale);
+        Actor::dpu_of(&[("UCX_TLS", tls), ("UCX_SHM_ATTACH", "proc")]).import(&handle).err(Status::Stale);
+    }
 }
 
 pub fn stopped_exporter_is_still_read() {
-    let (mut host, mut dpu) = (Actor::host(1 << 20), Actor::dpu());
-    dpu.import(&host.export()).ok();
-    host.0.stop();
-    assert_eq!(dpu.read(0, 1 << 20).ok(), vec![FILL; 1 << 20]);
-    dpu.write(500_000, b"while you were stopped").ok();
-    host.0.cont();
-    assert_eq!(host.read(500_000, 22).ok(), b"while you were stopped");
+    for (tls, _) in WAYS {
+        let (mut host, mut dpu) = (Actor::host(1 << 20), Actor::dpu_by(tls));
+        dpu.import(&host.export()).ok();
+        host.0.stop();
+        assert_eq!(dpu.read(0, 1 << 20).ok(), vec![FILL; 1 << 20]);
+        dpu.write(500_000, b"while you were stopped").ok();
+        host.0.cont();
+        assert_eq!(host.read(500_000, 22).ok(), b"while you were stopped");
+    }
 }
 
 /// With ptrace rights, descriptors come from /proc even from an exporter that does not answer.
@@ -120,30 +136,40 @@ pub fn stopped_exporter_is_imported_from_again() {
 }
 
 pub fn stopped_exporter_times_out() {
-    let mut host = Actor::host(4096);
-    let dpu = Role::new("roles::dpu").env("UCX_SHM_ATTACH", "socket").env("UCX_IMPORT_TIMEOUT", "300ms");
-    let mut dpu = Actor(dpu.start());
-    let handle = host.export();
-    host.0.stop();
-    let begin = Instant::now();
-    let text = dpu.import(&handle).err(Status::Unreachable);
-    assert!(text.contains("shm: no: socket: no answer on the service socket within 3"), "{text}");
-    assert!(text.contains("see whether the exporter is stopped"), "{text}");
-    let waited = begin.elapsed();
-    assert!(waited > Duration::from_millis(290) && waited < Duration::from_secs(2), "{waited:?}");
-    host.0.cont();
-    dpu.import(&handle).ok();
+    for (tls, components) in WAYS {
+        let mut host = Actor::host(4096);
+        let timeout = ("UCX_IMPORT_TIMEOUT", "300ms");
+        let mut dpu = Actor::dpu_of(&[("UCX_TLS", tls), ("UCX_SHM_ATTACH", "socket"), timeout]);
+        let handle = host.export();
+        host.0.stop();
+        let begin = Instant::now();
+        let text = dpu.import(&handle).err(Status::Unreachable);
+        let way = if components[0] == 2 { "shm: no: socket" } else { "cma: no" };
+        assert!(text.contains(&format!("{way}: no answer on the service socket within 3")), "{text}");
+        assert!(text.contains("see whether the exporter is stopped"), "{text}");
+        // Where there are two, they share the time.
+        let waited = begin.elapsed();
+        assert!(waited > Duration::from_millis(290) && waited < Duration::from_millis(550), "{waited:?}");
+        host.0.cont();
+        dpu.import(&handle).ok();
+    }
 }
 
 pub fn importer_killed() {
-    let (mut host, mut dpu) = (Actor::host(4096), Actor::dpu());
+    for (tls, _) in WAYS {
+        is_given_back(tls);
+    }
+}
+
+fn is_given_back(tls: &str) {
+    let (mut host, mut dpu) = (Actor::host(4096), Actor::dpu_by(tls));
     let fds = host.ask("fds").text();
     dpu.import(&host.export()).ok();
     dpu.0.kill();
     host.ask("revoke 0").ok();
     // What it had is given back, but for what the first export has made.
     let begin = Instant::now();
-    let mut other = Actor::dpu();
+    let mut other = Actor::dpu_by(tls);
     other.import(&host.export()).ok();
     drop(other);
     let mut counts = Vec::new();
@@ -160,20 +186,22 @@ pub fn importer_killed() {
 
 /// The test that matters most: an import that outlives its export never reaches a newer region, at the same address or not.
 pub fn newer_region_is_never_reached() {
-    let (mut host, mut dpu) = (Actor::host(1 << 20), Actor::dpu());
-    let handle = host.export();
-    let address = host.ask("address").text();
-    dpu.import(&handle).ok();
-    let mut same_address = 0;
-    for _ in 0..50 {
-        host.ask("drop-region").ok();
-        same_address += u32::from(host.ask("another").text() == address);
-        dpu.read(0, 16).err(Status::Stale);
-        dpu.write(0, b"never").err(Status::Stale);
-        dpu.import(&handle).err(Status::Stale);
-        assert_eq!(host.read(0, 16).ok(), b"the newer region");
+    for (tls, _) in WAYS {
+        let (mut host, mut dpu) = (Actor::host(1 << 20), Actor::dpu_by(tls));
+        let handle = host.export();
+        let address = host.ask("address").text();
+        dpu.import(&handle).ok();
+        let mut same_address = 0;
+        for _ in 0..50 {
+            host.ask("drop-region").ok();
+            same_address += u32::from(host.ask("another").text() == address);
+            dpu.read(0, 16).err(Status::Stale);
+            dpu.write(0, b"never").err(Status::Stale);
+            dpu.import(&handle).err(Status::Stale);
+            assert_eq!(host.read(0, 16).ok(), b"the newer region");
+        }
+        assert!(same_address > 0, "no address was used again: this shows nothing");
     }
-    assert!(same_address > 0, "no address was used again: this shows nothing");
 }
 
 /// Reads a long region again and again in a thread, and replaces itself by another program meanwhile.
@@ -193,10 +221,10 @@ pub fn execing_importer() {
 /// An importer that execs inside an access has no mapping any more: it is not waited for, though its process lives.
 pub fn importer_execs_inside_an_access() {
     let ctx = context();
-    for _ in 0..10 {
+    for round in 0..12 {
         let region = ctx.mem_map(ucp::MemMap::allocate(32 << 20).exported()).unwrap();
         let handle = region.memh_pack().unwrap();
-        let mut importer = Role::spawn("faults::execing_importer");
+        let mut importer = Role::new("faults::execing_importer").env("UCX_TLS", WAYS[round % 3].0).start();
         importer.send(handle.as_bytes());
         assert_eq!(importer.recv(), b"inside");
         let comm = format!("/proc/{}/comm", importer.pid());

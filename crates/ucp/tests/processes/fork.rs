@@ -3,7 +3,7 @@
 use testkit::{Role, role};
 use ucp::{MemMap, Status};
 
-use super::roles::{Actor, FILL, context};
+use super::roles::{Actor, FILL, WAYS, context};
 
 /// Forks; the child sends what `child` says, and ends without running destructors or with.
 fn in_child(child: impl FnOnce() -> String) -> rustix::process::Pid {
@@ -61,28 +61,32 @@ pub fn forking_host() {
 }
 
 pub fn child_of_exporter() {
-    let mut host = Role::new("fork::forking_host").arg("child goes").start();
-    let handle = host.recv();
-    let mut dpu = Actor::dpu();
-    dpu.import(&handle).ok();
-    host.send(b"fork");
-    let told = String::from_utf8(host.recv()).unwrap();
-    assert_eq!(told, "[Forked, Forked, Forked, Forked, Forked, Forked] Err(Forked) true");
-    assert_eq!(dpu.read(0, 8).ok(), [FILL; 8]);
-    Actor::dpu().import(&handle).ok();
+    for (tls, _) in WAYS {
+        let mut host = Role::new("fork::forking_host").arg("child goes").start();
+        let handle = host.recv();
+        let mut dpu = Actor::dpu_by(tls);
+        dpu.import(&handle).ok();
+        host.send(b"fork");
+        let told = String::from_utf8(host.recv()).unwrap();
+        assert_eq!(told, "[Forked, Forked, Forked, Forked, Forked, Forked] Err(Forked) true");
+        assert_eq!(dpu.read(0, 8).ok(), [FILL; 8]);
+        Actor::dpu_by(tls).import(&handle).ok();
+    }
 }
 
 /// A child holds copies of its parent's sockets, open: the parent's death is told by its pidfd.
 pub fn exporter_dies_and_its_child_lives() {
-    let mut host = Role::new("fork::forking_host").arg("child stays").start();
-    let handle = host.recv();
-    let mut dpu = Actor::dpu();
-    dpu.import(&handle).ok();
-    host.send(b"fork");
-    assert_eq!(host.recv(), b"the child stays");
-    host.signal(testkit::Signal::KILL);
-    dpu.read_until(Status::Stale);
-    Actor::dpu().import(&handle).err(Status::Stale);
+    for (tls, _) in WAYS {
+        let mut host = Role::new("fork::forking_host").arg("child stays").start();
+        let handle = host.recv();
+        let mut dpu = Actor::dpu_by(tls);
+        dpu.import(&handle).ok();
+        host.send(b"fork");
+        assert_eq!(host.recv(), b"the child stays");
+        host.signal(testkit::Signal::KILL);
+        dpu.read_until(Status::Stale);
+        Actor::dpu_by(tls).import(&handle).err(Status::Stale);
+    }
 }
 
 pub fn forking_dpu() {
@@ -107,14 +111,16 @@ pub fn forking_dpu() {
 }
 
 pub fn child_of_importer() {
-    let mut host = Actor::host(4096);
-    let mut dpu = Role::spawn("fork::forking_dpu");
-    dpu.send(&host.export());
-    assert_eq!(String::from_utf8(dpu.recv()).unwrap(), "[Forked, Forked, Forked] false");
-    // The child's end has not detached the parent.
-    dpu.send(b"read");
-    assert_eq!(dpu.recv(), [FILL; 8]);
-    host.ask("revoke 0").ok();
+    for (tls, _) in WAYS {
+        let mut host = Actor::host(4096);
+        let mut dpu = Role::new("fork::forking_dpu").env("UCX_TLS", tls).start();
+        dpu.send(&host.export());
+        assert_eq!(String::from_utf8(dpu.recv()).unwrap(), "[Forked, Forked, Forked] false");
+        // The child's end has not detached the parent.
+        dpu.send(b"read");
+        assert_eq!(dpu.recv(), [FILL; 8]);
+        host.ask("revoke 0").ok();
+    }
 }
 
 /// Forks a child that stays, then gives its context up.
@@ -137,16 +143,18 @@ pub fn host_with_a_child() {
 
 /// The child holds the listening socket, open: whoever comes for the context that is gone learns so at once all the same.
 pub fn child_of_a_context_that_is_gone() {
-    let mut host = Role::spawn("fork::host_with_a_child");
-    let handle = host.recv();
-    let mut before = Actor::dpu_with("UCX_SHM_ATTACH", "socket");
-    before.import(&handle).ok();
-    host.send(b"fork");
-    assert_eq!(host.recv(), b"forked");
-    host.send(b"drop");
-    assert_eq!(host.recv(), b"dropped");
-    let begin = std::time::Instant::now();
-    Actor::dpu_with("UCX_SHM_ATTACH", "socket").import(&handle).err(Status::Stale);
-    assert!(begin.elapsed() < std::time::Duration::from_secs(2), "{:?}", begin.elapsed());
-    before.read(0, 1).err(Status::Stale);
+    for (tls, _) in WAYS {
+        let mut host = Role::spawn("fork::host_with_a_child");
+        let handle = host.recv();
+        let mut before = Actor::dpu_of(&[("UCX_TLS", tls), ("UCX_SHM_ATTACH", "socket")]);
+        before.import(&handle).ok();
+        host.send(b"fork");
+        assert_eq!(host.recv(), b"forked");
+        host.send(b"drop");
+        assert_eq!(host.recv(), b"dropped");
+        let begin = std::time::Instant::now();
+        Actor::dpu_of(&[("UCX_TLS", tls), ("UCX_SHM_ATTACH", "socket")]).import(&handle).err(Status::Stale);
+        assert!(begin.elapsed() < std::time::Duration::from_secs(2), "{:?}", begin.elapsed());
+        before.read(0, 1).err(Status::Stale);
+    }
 }

@@ -6,10 +6,11 @@ use std::thread;
 use testkit::{Resource, Role, role, with_rlimit};
 use ucp::{MemMap, Status};
 
-use super::roles::{Actor, FILL, context};
+use super::roles::{Actor, FILL, WAYS, context, context_by};
 
 pub fn ten_thousand_exports() {
-    let (mut host, mut dpu) = (Actor::host(4096), Actor::dpu());
+    let mut host = Actor::host(4096);
+    let mut dpus = WAYS.map(|(tls, _)| Actor::dpu_by(tls));
     let handles: Vec<_> = (0..10_000).map(|_| host.export()).collect();
     assert_eq!(host.ask("exports").text(), "10000");
     let mut tokens: Vec<&[u8]> = handles.iter().map(|handle| &handle[48..56]).collect();
@@ -17,15 +18,23 @@ pub fn ten_thousand_exports() {
     tokens.dedup();
     assert_eq!(tokens.len(), 10_000, "each is an export of its own");
     for index in [0, 1, 63, 64, 5_000, 9_999] {
-        dpu.import(&handles[index]).ok();
-        assert_eq!(dpu.read(0, 8).ok(), [FILL; 8]);
+        for dpu in &mut dpus {
+            dpu.import(&handles[index]).ok();
+            assert_eq!(dpu.read(0, 8).ok(), [FILL; 8]);
+        }
         host.ask(&format!("revoke {index}")).ok();
-        dpu.read(0, 8).err(Status::Stale);
+        for dpu in &mut dpus {
+            dpu.read(0, 8).err(Status::Stale);
+        }
     }
-    dpu.import(&handles[2]).ok();
+    for dpu in &mut dpus {
+        dpu.import(&handles[2]).ok();
+    }
     host.ask("drop-region").ok();
     assert_eq!(host.ask("exports").text(), "0");
-    dpu.read(0, 8).err(Status::Stale);
+    for dpu in &mut dpus {
+        dpu.read(0, 8).err(Status::Stale);
+    }
 }
 
 /// As many regions as a process's descriptors allow, all exported, all imported by another context. In a network namespace of its
@@ -39,7 +48,7 @@ pub fn regions_until_the_limit() {
 fn regions() {
     with_rlimit(Resource::Nofile, 1024, || {
         let ctx = context();
-        let dpu = context();
+        let dpus = ["mm", "cma"].map(context_by);
         let mut regions = Vec::new();
         // Leave some for the importer's side, which needs one for the time of an import.
         while testkit::open_fds() < 1000 {
@@ -49,9 +58,11 @@ fn regions() {
             regions.push((region, handle));
         }
         assert!(regions.len() > 900);
-        let imports: Vec<_> =
-            regions.iter().map(|(_, handle)| dpu.mem_import(handle.as_bytes()).unwrap()).collect();
-        for (index, import) in imports.iter().enumerate() {
+        let import = |dpu: &ucp::Context| -> Vec<_> {
+            regions.iter().map(|(_, handle)| dpu.mem_import(handle.as_bytes()).unwrap()).collect()
+        };
+        let imports = dpus.each_ref().map(import);
+        for (index, import) in imports.iter().flat_map(|imports| imports.iter().enumerate()) {
             assert_eq!(import.load::<u64>(8).unwrap(), index as u64);
         }
         let error = loop {
@@ -64,29 +75,34 @@ fn regions() {
         assert!(error.to_string().starts_with("RLIMIT_NOFILE (1024) is reached"), "{error}");
         regions.clear();
         assert_eq!(ctx.stats().exports, 0);
-        assert!(imports.iter().all(|import| import.load::<u64>(8).unwrap_err().status() == Status::Stale));
+        let mut imports = imports.iter().flatten();
+        assert!(imports.all(|import| import.load::<u64>(8).unwrap_err().status() == Status::Stale));
     });
 }
 
 pub fn beyond_four_gib() {
     let len = (5_usize << 30) + 3;
-    let (mut host, mut dpu) = (Actor::host(len), Actor::dpu());
-    dpu.import(&host.export()).ok();
-    let at = (4_u64 << 30) + 12_345;
-    dpu.write(at, b"beyond").ok();
-    assert_eq!(host.read(at, 6).ok(), b"beyond");
-    assert_eq!(host.read(12_345, 6).ok(), [0; 6], "not where 32 bits would put it");
-    let last = len as u64 - 1;
-    host.write(last, b"!").ok();
-    assert_eq!(dpu.read(last, 1).ok(), b"!");
-    dpu.read(last, 2).err(Status::OutOfRange);
+    let mut host = Actor::host(len);
+    for (tls, _) in WAYS {
+        let mut dpu = Actor::dpu_by(tls);
+        dpu.import(&host.export()).ok();
+        let at = (4_u64 << 30) + 12_345;
+        dpu.write(at, tls.as_bytes()).ok();
+        assert_eq!(host.read(at, tls.len()).ok(), tls.as_bytes());
+        assert_eq!(host.read(12_345, 6).ok(), [0; 6], "not where 32 bits would put it");
+        let last = len as u64 - 1;
+        host.write(last, b"!").ok();
+        assert_eq!(dpu.read(last, 1).ok(), b"!");
+        dpu.read(last, 2).err(Status::OutOfRange);
+        host.write(last, b"?").ok();
+    }
 }
 
 pub fn threads_import_one_handle() {
     let mut host = Actor::host(4096);
     let handle = host.export();
-    for _ in 0..20 {
-        let ctx = context();
+    for round in 0..21 {
+        let ctx = context_by(WAYS[round % 3].0);
         let barrier = Arc::new(Barrier::new(16));
         let threads: Vec<_> = (0..16)
             .map(|_| {
@@ -106,44 +122,48 @@ pub fn threads_import_one_handle() {
 }
 
 pub fn same_handle_twice() {
-    let mut host = Actor::host(4096);
-    let (handle, other) = (host.export(), host.export());
-    let ctx = context();
-    let first = ctx.mem_import(&handle).unwrap();
-    let second = ctx.mem_import(&handle).unwrap();
-    assert!(first.is_same(&second));
-    assert_eq!(ctx.stats().imports, 1);
-    assert!(!ctx.mem_import(&other).unwrap().is_same(&first), "another export is another import");
-    drop(first);
-    let mut bytes = [0; 4];
-    second.read(0, &mut bytes).unwrap();
-    assert_eq!(bytes, [FILL; 4]);
+    for (tls, _) in WAYS {
+        let mut host = Actor::host(4096);
+        let (handle, other) = (host.export(), host.export());
+        let ctx = context_by(tls);
+        let first = ctx.mem_import(&handle).unwrap();
+        let second = ctx.mem_import(&handle).unwrap();
+        assert!(first.is_same(&second));
+        assert_eq!(ctx.stats().imports, 1);
+        assert!(!ctx.mem_import(&other).unwrap().is_same(&first), "another export is another import");
+        drop(first);
+        let mut bytes = [0; 4];
+        second.read(0, &mut bytes).unwrap();
+        assert_eq!(bytes, [FILL; 4]);
+    }
 }
 
 pub fn threads_read_and_write() {
-    let mut host = Actor::host(1 << 20);
-    let ctx = context();
-    let import = ctx.mem_import(&host.export()).unwrap();
-    // More threads than in-flight slots.
-    let threads: Vec<_> = (0..80_u64)
-        .map(|index| {
-            let import = import.clone();
-            thread::spawn(move || {
-                let at = index * 8192;
-                let byte = u8::try_from(index).unwrap();
-                for round in 0..50 {
-                    import.write(at, &[byte ^ round; 8192]).unwrap();
-                    let mut bytes = [0; 8192];
-                    import.read(at, &mut bytes).unwrap();
-                    assert_eq!(bytes, [byte ^ round; 8192]);
-                }
+    for (tls, _) in WAYS {
+        let mut host = Actor::host(1 << 20);
+        let ctx = context_by(tls);
+        let import = ctx.mem_import(&host.export()).unwrap();
+        // More threads than in-flight slots.
+        let threads: Vec<_> = (0..80_u64)
+            .map(|index| {
+                let import = import.clone();
+                thread::spawn(move || {
+                    let at = index * 8192;
+                    let byte = u8::try_from(index).unwrap();
+                    for round in 0..50 {
+                        import.write(at, &[byte ^ round; 8192]).unwrap();
+                        let mut bytes = [0; 8192];
+                        import.read(at, &mut bytes).unwrap();
+                        assert_eq!(bytes, [byte ^ round; 8192]);
+                    }
+                })
             })
-        })
-        .collect();
-    for thread in threads {
-        thread.join().unwrap();
+            .collect();
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        assert_eq!(host.read(79 * 8192, 1).ok(), [79 ^ 49]);
     }
-    assert_eq!(host.read(79 * 8192, 1).ok(), [79 ^ 49]);
 }
 
 pub fn leaves_nothing_behind() {
@@ -153,8 +173,12 @@ pub fn leaves_nothing_behind() {
         testkit::leaves_nothing("rucx-", || {
             let ctx = context();
             let region = ctx.mem_map(MemMap::allocate(1 << 20).exported()).unwrap();
-            let dpu = context();
-            let import = dpu.mem_import(region.memh_pack().unwrap().as_bytes()).unwrap();
+            let handle = region.memh_pack().unwrap();
+            let owned = ctx.mem_map(MemMap::buffer(vec![0; 100]).exported()).unwrap();
+            let dpus = ["mm", "cma"].map(context_by);
+            let imports = dpus.each_ref().map(|dpu| dpu.mem_import(handle.as_bytes()).unwrap());
+            imports.iter().for_each(|import| import.write(0, b"something").unwrap());
+            let import = dpus[1].mem_import(owned.memh_pack().unwrap().as_bytes()).unwrap();
             import.write(0, b"something").unwrap();
             let sockets = std::fs::read_to_string("/proc/net/unix").unwrap();
             assert!(sockets.contains("@rucx-"), "it is there while it is used");
@@ -185,8 +209,8 @@ pub fn connections_do_not_add_up() {
     context().mem_import(&handle).unwrap();
     let before: usize = host.ask("fds").text().parse().unwrap();
     let mappings = testkit::mappings();
-    for _ in 0..1000 {
-        context().mem_import(&handle).unwrap().write(0, b"x").unwrap();
+    for round in 0..1000 {
+        context_by(WAYS[round % 3].0).mem_import(&handle).unwrap().write(0, b"x").unwrap();
     }
     // Other tests run beside this one in this process: far less than 1,000 is what counts.
     assert!(testkit::mappings() < mappings + 500);

@@ -4,9 +4,9 @@ use std::ffi::c_void;
 
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 use ucp::wire::handle::Handle;
-use ucp::{Context, Features, ImportedRegion, MemMap, PackedMemh, RawMem, Region, Status};
+use ucp::{Context, ImportedRegion, MemMap, PackedMemh, RawMem, Region, Status};
 
-use super::roles::{Actor, Answer, assert_each_says, context};
+use super::roles::{Actor, Answer, assert_each_says, context, context_by};
 
 const PAGE: usize = 4096;
 
@@ -164,7 +164,6 @@ pub fn read_only_buffer() {
 
 /// Without cma on both sides it stays within its context, and the error says what to do.
 pub fn own_memory_without_cma() {
-    let by = |tls| Context::builder().features(Features::EXPORTED_MEMH).set("UCX_TLS", tls).build().unwrap();
     let mut bytes = vec![3_u8; 10_000];
     let start = bytes.as_mut_ptr();
     // SAFETY: `bytes` outlives the regions, and is not touched but through them.
@@ -173,13 +172,13 @@ pub fn own_memory_without_cma() {
     let maps: [(&dyn Fn() -> MemMap, &str); 2] = [(&raw, "a raw address range"), (&owned, "an owned buffer")];
     for (map, kind) in maps {
         // By the exporter's choice.
-        let error = by("mm").mem_map(map()).unwrap_err();
+        let error = context_by("mm").mem_map(map()).unwrap_err();
         assert_eq!(error.status(), Status::Unsupported);
         assert_each_says(&[2], &error.to_string(), kind);
         assert_each_says(&[1, 3], &error.to_string(), "not allowed by UCX_TLS");
         assert_eq!(error.remedy(), "use memory of MemMap::allocate, or allow more transports in UCX_TLS");
         for tls in ["self", "self,mm"] {
-            let ctx = by(tls);
+            let ctx = context_by(tls);
             let region = ctx.mem_map(map()).unwrap();
             let handle = region.memh_pack().unwrap();
             assert_eq!(ctx.mem_import(handle.as_bytes()).unwrap().transport(), "self");

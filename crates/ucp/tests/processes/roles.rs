@@ -12,6 +12,11 @@ pub fn context() -> Context {
     Context::builder().features(Features::EXPORTED_MEMH).build().unwrap()
 }
 
+/// A context that is allowed these transports.
+pub fn context_by(tls: &str) -> Context {
+    Context::builder().features(Features::EXPORTED_MEMH).set("UCX_TLS", tls).build().unwrap()
+}
+
 /// What a DPU is allowed in UCX_TLS, and the components by which it reaches another process's memory then.
 pub const WAYS: [(&str, &[u16]); 3] = [("mm", &[2]), ("cma", &[3]), ("all", &[2, 3])];
 

@@ -7,14 +7,19 @@ use ucp::Status;
 use ucs::time::Deadline;
 use uct::service::wire::Request;
 
-use super::roles::{Actor, FILL};
+use super::roles::{Actor, FILL, TOKEN, assert_each_says, mkey_offset, repaired, with_keys};
 
 /// The user nobody on Debian; any that is not root would do.
 const NOBODY: u32 = 65_534;
 
+/// A DPU that attaches memory of shm in these ways, and has no other transport.
+fn by_shm(attach: &str) -> Actor {
+    Actor::dpu_of(&[("UCX_TLS", "mm"), ("UCX_SHM_ATTACH", attach)])
+}
+
 pub fn by_proc() {
     let mut host = Actor::host(4096);
-    let mut dpu = Actor::dpu_with("UCX_SHM_ATTACH", "proc");
+    let mut dpu = by_shm("proc");
     let handle = host.export();
     let how = dpu.import(&handle).text();
     assert!(how.contains("shm: descriptor taken from /proc/PID/fd"), "{how}");
@@ -23,7 +28,7 @@ pub fn by_proc() {
 
 pub fn by_pidfd() {
     let mut host = Actor::host(4096);
-    let mut dpu = Actor::dpu_with("UCX_SHM_ATTACH", "pidfd");
+    let mut dpu = by_shm("pidfd");
     let handle = host.export();
     let how = dpu.import(&handle).text();
     assert!(how.contains("shm: descriptor taken by pidfd_getfd"), "{how}");
@@ -35,12 +40,10 @@ fn used_like_any_other(host: &mut Actor, dpu: &mut Actor, handle: &[u8]) {
     assert_eq!(dpu.read(0, 8).ok(), [FILL; 8]);
     dpu.write(100, b"directly").ok();
     assert_eq!(host.read(100, 8).ok(), b"directly");
-    let mut wrong = handle.to_vec();
-    wrong[super::roles::mkey_offset(handle, 2) + 48] ^= 1;
-    dpu.import(&super::roles::repaired(wrong)).err(Status::AccessDenied);
+    dpu.import(&with_keys(handle, &[2], |key| key[TOKEN] ^= 1)).err(Status::AccessDenied);
     let mut forged = handle.to_vec();
     forged[24] ^= 1;
-    dpu.import(&super::roles::repaired(forged)).err(Status::InvalidHandle);
+    dpu.import(&repaired(forged)).err(Status::InvalidHandle);
     let second = host.export();
     host.ask("revoke 0").ok();
     dpu.read(0, 8).err(Status::Stale);
@@ -61,6 +64,9 @@ pub fn by_socket_as_another_user() {
     dpu.import(&host.export()).ok();
     dpu.write(0, b"nobody").ok();
     assert_eq!(host.read(0, 6).ok(), b"nobody");
+    // Not so for cma, which needs the rights over the exporter.
+    let mut dpu = Actor(Role::new("roles::dpu").as_uid(NOBODY).env("UCX_TLS", "cma").start());
+    dpu.import(&host.export()).err(Status::Unreachable);
 }
 
 pub fn denied_to_another_user() {
@@ -70,6 +76,11 @@ pub fn denied_to_another_user() {
     let text = dpu.import(&host.export()).err(Status::Unreachable);
     assert!(text.contains("proc: open(/proc/PID/fd): Permission denied (os error 13)"), "{text}");
     assert!(text.contains("pidfd: pidfd_getfd: Operation not permitted (os error 1)"), "{text}");
+    assert_each_says(
+        &[3],
+        &text,
+        "process_vm_readv: Operation not permitted (os error 1): the exporter runs as user 0",
+    );
     assert!(text.contains("run as the exporter's user, with ptrace allowed"), "{text}");
 }
 
@@ -88,7 +99,13 @@ pub fn other_network_namespace_without_ptrace() {
     let mut dpu = Actor(Role::new("roles::dpu").as_uid(NOBODY).start());
     let text = dpu.import(&host.export()).err(Status::Unreachable);
     assert!(text.contains("socket: the exporter's service socket is in another network namespace"), "{text}");
-    assert!(text.contains("run both sides in one network namespace"), "{text}");
+    assert_each_says(&[3], &text, "the exporter's service socket is in another network namespace");
+    assert!(
+        text.contains(
+            "set UCX_SERVICE_DIR on both sides to a directory that both see, or run both in one network"
+        ),
+        "{text}"
+    );
 }
 
 pub fn other_pid_namespace() {
@@ -99,40 +116,55 @@ pub fn other_pid_namespace() {
     dpu.import(&handle).ok();
     dpu.write(0, b"pidns").ok();
     assert_eq!(host.read(0, 5).ok(), b"pidns");
-    let mut dpu = Actor::dpu_with("UCX_SHM_ATTACH", "proc");
-    let text = dpu.import(&handle).err(Status::Unreachable);
+    let text = by_shm("proc").import(&handle).err(Status::Unreachable);
     assert!(text.contains("proc: the exporter lives in another pid namespace"), "{text}");
+    // Where cma may be used, it takes shm's place: the process behind the socket has a pid here.
+    let mut dpu = Actor::dpu_with("UCX_SHM_ATTACH", "proc");
+    let how = dpu.import(&handle).text();
+    assert!(how.contains("proc: the exporter lives in another pid namespace"), "{how}");
+    assert!(how.contains("cma: process_vm_readv and process_vm_writev"), "{how}");
+    dpu.write(0, b"again").ok();
+    assert_eq!(host.read(0, 5).ok(), b"again");
     // And the other way round.
     let mut host = Actor::host(4096);
     let mut dpu = Actor(Role::new("roles::dpu").in_new_pidns().start());
     dpu.import(&host.export()).ok();
     host.ask("revoke 0").ok();
     dpu.read(0, 1).err(Status::Stale);
+    let mut dpu = Actor(Role::new("roles::dpu").in_new_pidns().env("UCX_TLS", "cma").start());
+    let text = dpu.import(&host.export()).err(Status::Unreachable);
+    assert_each_says(&[3], &text, "the exporter's pid is not visible from this pid namespace");
 }
 
 pub fn no_way_allowed() {
-    let mut dpu = Actor::dpu_with("UCX_SHM_ATTACH", "");
-    let text = dpu.import(&Actor::host(4096).export()).err(Status::Unreachable);
+    let mut host = Actor::host(4096);
+    let text = by_shm("").import(&host.export()).err(Status::Unreachable);
     assert!(text.contains("shm: no: no way to attach is allowed"), "{text}");
     assert!(text.contains("[allow a way to attach in UCX_SHM_ATTACH]"), "{text}");
+    // The variable is shm's: cma is not meant.
+    let mut dpu = Actor::dpu_with("UCX_SHM_ATTACH", "");
+    let how = dpu.import(&host.export()).text();
+    assert!(how.contains("shm: no: no way to attach is allowed"), "{how}");
+    assert!(how.contains("cma: process_vm_readv and process_vm_writev"), "{how}");
+    assert_eq!(dpu.read(0, 8).ok(), [FILL; 8]);
 }
 
 /// Slots that importers without the socket share are claimed one each, and given back: by those that go, and of those that die.
 pub fn vault_slots_run_out() {
     let mut host = Actor::host(4096);
     let handle = host.export();
-    let context = || {
-        ucp::Context::builder()
-            .features(ucp::Features::EXPORTED_MEMH)
-            .set("UCX_SHM_ATTACH", "proc")
-            .build()
-            .unwrap()
+    let by = |tls: &str| {
+        let builder = ucp::Context::builder().features(ucp::Features::EXPORTED_MEMH).set("UCX_TLS", tls);
+        builder.set("UCX_SHM_ATTACH", "proc").build().unwrap()
     };
+    let context = || by("mm");
     let mut imports: Vec<_> = (0..64).map(|_| context().mem_import(&handle).unwrap()).collect();
     let error = context().mem_import(&handle).unwrap_err();
     assert!(error.to_string().contains("all in-flight slots the exporter shares out are taken"), "{error}");
+    // One with a connection has slots of its own: cma goes on.
+    assert_eq!(by("all").mem_import(&handle).unwrap().transport(), "cma");
     imports.pop();
-    let mut dead = Actor::dpu_with("UCX_SHM_ATTACH", "proc");
+    let mut dead = by_shm("proc");
     dead.import(&handle).ok();
     context().mem_import(&handle).unwrap_err();
     dead.0.kill();
@@ -213,8 +245,9 @@ pub fn read_only_is_kept_by_the_kernel() {
 pub fn a_handle_that_names_other_descriptors() {
     let mut host = Actor::host(4096);
     let handle = host.export();
-    let at = super::roles::mkey_offset(&handle, 2);
-    let mut dpu = Actor::dpu_with("UCX_SHM_ATTACH", "^socket");
+    let at = mkey_offset(&handle, 2);
+    let mut dpu = by_shm("^socket");
+    let mut both = Actor::dpu_with("UCX_SHM_ATTACH", "^socket");
     let number = |offset: usize| {
         u32::from_le_bytes([
             handle[at + offset],
@@ -231,8 +264,13 @@ pub fn a_handle_that_names_other_descriptors() {
             }
             let mut forged = handle.clone();
             forged[at + offset..at + offset + 4].copy_from_slice(&fd.to_le_bytes());
-            let text = dpu.import(&super::roles::repaired(forged)).err(Status::Stale);
+            let forged = repaired(forged);
+            let text = dpu.import(&forged).err(Status::Stale);
             assert!(text.contains("the exporter has closed the memory"), "{offset} as {fd}: {text}");
+            // By cma's key the right memory is reached all the same.
+            let how = both.import(&forged).text();
+            assert!(how.contains("cma: process_vm_readv and process_vm_writev"), "{how}");
+            assert_eq!(both.read(0, 8).ok(), [FILL; 8]);
         }
     }
     // With the inode to the number: the wrong memory is still none of the kind.
@@ -240,7 +278,7 @@ pub fn a_handle_that_names_other_descriptors() {
         let mut forged = handle.clone();
         forged.copy_within(at + other..at + other + 4, at + offset);
         forged.copy_within(at + other_inode..at + other_inode + 8, at + inode);
-        let text = dpu.import(&super::roles::repaired(forged)).err(Status::Unreachable);
+        let text = dpu.import(&repaired(forged)).err(Status::Unreachable);
         assert!(text.contains("the exporter passed unsafe memory"), "{text}");
     }
     dpu.import(&handle).ok();
