@@ -8,11 +8,11 @@ pub fn a_borrowed_uuid_gets_no_tokens() {
     let mut host = Actor::host(4096);
     let genuine = host.export();
     let name = b"hostile-borrower";
-    let mut borrowed = handle(name, Identity::of_self());
+    let mut borrowed = shm_handle(uuid(), name, Identity::of_self());
     borrowed[32..48].copy_from_slice(&genuine[32..48]);
     let borrowed = crate::roles::repaired(borrowed);
     let impostor = exporter(name, |socket, request| {
-        reply(socket, &granted(request.sequence, 3).encode(), &with_region(memfd(4096, SEALS)));
+        grant(socket, &request, with_region(memfd(4096, SEALS)));
     });
     let ctx = patient("2s");
     let first = ctx.mem_import(&borrowed).unwrap();
@@ -26,6 +26,24 @@ pub fn a_borrowed_uuid_gets_no_tokens() {
     // The end of the connection, or another request.
     let more = recv(impostor.join().unwrap(), &mut [0; 200][..], RecvFlags::empty()).unwrap().1;
     assert_eq!(more, 0, "the impostor was asked once");
+}
+
+/// By cma such a handle leads to the context whose uuid it borrows, and says that this is another process: nothing is shown to it.
+pub fn a_borrowed_uuid_by_cma() {
+    let mut host = Actor::host(4096);
+    let genuine = host.export();
+    let borrowed: [u8; 16] = genuine[32..48].try_into().unwrap();
+    let ctx = patient("2s");
+    let error = ctx.mem_import(&handle(CMA, borrowed, Identity::of_self())).unwrap_err();
+    assert_eq!(error.status(), Status::Stale);
+    assert!(error.to_string().contains("another one has its place"), "{error}");
+    // It stands in no genuine handle's way, and with the genuine identity the token is still wanting.
+    ctx.mem_import(&genuine).unwrap();
+    let content = Handle::decode(&genuine, |_| true).unwrap();
+    let entry = content.entries.iter().find(|entry| entry.component == CMA).unwrap();
+    let exporter = cma::mkey::Mkey::decode(&entry.mkey).unwrap().exporter;
+    let error = ctx.mem_import(&handle(CMA, borrowed, exporter)).unwrap_err();
+    assert_eq!(error.status(), Status::AccessDenied, "{error}");
 }
 
 /// A handle with one more entry, of a component nobody knows.
@@ -58,7 +76,7 @@ pub fn a_silent_namesake_delays_nobody() {
     let mut host = Actor::host(4096);
     let genuine = host.export();
     let name = b"hostile-namesake";
-    let mut namesake = handle(name, Identity::of_self());
+    let mut namesake = shm_handle(uuid(), name, Identity::of_self());
     namesake[32..56].copy_from_slice(&genuine[32..56]);
     let namesake = crate::roles::repaired(namesake);
     let _listener = bind_to(name); // and never accepts

@@ -4,7 +4,7 @@ use super::*;
 
 fn service_of(handle: &[u8]) -> Vec<u8> {
     let content = Handle::decode(handle, |_| true).unwrap();
-    let entry = content.entries.into_iter().find(|entry| entry.component == 2).unwrap();
+    let entry = content.entries.into_iter().find(|entry| entry.component == SHM).unwrap();
     Mkey::decode(&entry.mkey).unwrap().service
 }
 
@@ -106,23 +106,25 @@ pub fn one_process_cannot_keep_others_out() {
     patient("2s").mem_import(&exported).unwrap();
 }
 
-/// Shows the token of `handle` on a connection of its own, and maps the in-flight page that comes.
-fn connected(handle: &[u8]) -> Connected {
-    try_connected(handle).unwrap()
+/// Shows the token of `handle` on a connection of its own, and maps the in-flight page that comes. With the memory wanted or
+/// without: as an importer by shm does, or by cma.
+fn connected(handle: &[u8], want_memory: bool) -> Connected {
+    try_connected(handle, want_memory).unwrap()
 }
 
 type Connected = (uct::service::Connection, ucs::mem::Mapping, u64);
 
-fn try_connected(handle: &[u8]) -> Result<Connected, uct::service::ConnectError> {
+fn try_connected(handle: &[u8], want_memory: bool) -> Result<Connected, uct::service::ConnectError> {
     let content = Handle::decode(handle, |_| true).unwrap();
-    let entry = content.entries.iter().find(|entry| entry.component == 2).unwrap();
+    let entry = content.entries.iter().find(|entry| entry.component == SHM).unwrap();
     let key = Mkey::decode(&entry.mkey).unwrap();
     let deadline = ucs::time::Deadline::after(Duration::from_secs(5));
     let mut connection = uct::service::Connection::open(&key.service, &deadline)?;
     let claim = claim_of(&content, &key);
-    let request =
-        Request { sequence: 0, want_control: true, want_memory: true, uuid: content.context_uuid, claim };
-    let (_, page) = connection.ask(request, &deadline)?.control.unwrap();
+    let request = Request { sequence: 0, want_control: true, want_memory, uuid: content.context_uuid, claim };
+    let granted = connection.ask(request, &deadline)?;
+    assert_eq!(granted.memory.is_some(), want_memory);
+    let (_, page) = granted.control.unwrap();
     let page = ucs::mem::Memfd::map_foreign(page.as_fd(), SLOTS_LEN, ucs::mem::Access::ReadWrite).unwrap();
     Ok((connection, page, claim.id))
 }
@@ -145,21 +147,23 @@ pub fn lies_in_flight_hold_only_what_was_granted() {
         .set("UCX_REVOKE_TIMEOUT", "50ms")
         .build()
         .unwrap();
-    let region = ctx.mem_map(ucp::MemMap::allocate(4096).exported()).unwrap();
-    let (granted, other) = (region.memh_pack().unwrap(), region.memh_pack().unwrap());
-    let (connection, page, id) = connected(granted.as_bytes());
-    for slot in 0..64 {
-        let lie = if slot % 2 == 0 { id } else { id + 1 };
-        page.bytes().store(slot * 64, lie).unwrap();
+    for want_memory in [true, false] {
+        let region = ctx.mem_map(ucp::MemMap::allocate(4096).exported()).unwrap();
+        let (granted, other) = (region.memh_pack().unwrap(), region.memh_pack().unwrap());
+        let (connection, page, id) = connected(granted.as_bytes(), want_memory);
+        for slot in 0..64 {
+            let lie = if slot % 2 == 0 { id } else { id + 1 };
+            page.bytes().store(slot * 64, lie).unwrap();
+        }
+        other.revoke().unwrap();
+        let error = granted.revoke().unwrap_err();
+        assert_eq!(error.importers(), [std::process::id()]);
+        for slot in 0..64 {
+            page.bytes().store(slot * 64, 0_u64).unwrap();
+        }
+        granted.revoke().unwrap();
+        drop(connection);
     }
-    other.revoke().unwrap();
-    let error = granted.revoke().unwrap_err();
-    assert_eq!(error.importers(), [std::process::id()]);
-    for slot in 0..64 {
-        page.bytes().store(slot * 64, 0_u64).unwrap();
-    }
-    granted.revoke().unwrap();
-    drop(connection);
 }
 
 /// Connections that end with something in flight leave nothing: whoever ends one has no access any more, if it is honest.
@@ -167,8 +171,8 @@ pub fn abandoned_pages_hold_nothing() {
     let mut host = Actor::host(4096);
     let exported = host.export();
     let before: usize = host.ask("fds").text().parse().unwrap();
-    for _ in 0..200 {
-        let (connection, page, id) = connected(&exported);
+    for round in 0..200 {
+        let (connection, page, id) = connected(&exported, round % 2 == 0);
         page.bytes().store(0, id).unwrap();
         drop(connection);
         // The exporter sees its end.
@@ -179,13 +183,54 @@ pub fn abandoned_pages_hold_nothing() {
     host.ask("revoke 0").ok();
 }
 
+/// Memory of the user's has no descriptor: whoever wants it is told so, and whoever does not gets table and in-flight page.
+pub fn memory_without_a_descriptor() {
+    let ctx = crate::roles::context();
+    let region = ctx.mem_map(ucp::MemMap::buffer(vec![FILL; 4096]).exported()).unwrap();
+    let packed = region.memh_pack().unwrap();
+    let content = Handle::decode(packed.as_bytes(), |_| true).unwrap();
+    let entry = content.entries.iter().find(|entry| entry.component == CMA).unwrap();
+    let key = cma::mkey::Mkey::decode(&entry.mkey).unwrap();
+    let claim = uct::export::Claim {
+        slot: key.slot,
+        id: content.registration_id,
+        epoch: content.epoch,
+        address: content.address,
+        length: content.length,
+        token: key.token,
+    };
+    let deadline = ucs::time::Deadline::after(Duration::from_secs(5));
+    let name = name_of(&content.context_uuid);
+    // The token counts first.
+    let wrong = uct::export::Claim { token: Token::from_bytes([7; 16]), ..claim };
+    let request =
+        Request { sequence: 0, want_control: true, want_memory: true, uuid: content.context_uuid, claim };
+    let mut connection = uct::service::Connection::open(&name, &deadline).unwrap();
+    let error = connection.ask(Request { claim: wrong, ..request.clone() }, &deadline).unwrap_err();
+    let denied = uct::service::ConnectError::Denied(uct::export::Refusal::WrongToken);
+    assert_eq!(error.to_string(), denied.to_string());
+    let mut connection = uct::service::Connection::open(&name, &deadline).unwrap();
+    for want_control in [true, false] {
+        let asked = Request { want_control, ..request.clone() };
+        let error = connection.ask(asked.clone(), &deadline).unwrap_err();
+        assert!(matches!(error, uct::service::ConnectError::NoDescriptor), "{error}");
+        let granted = connection.ask(Request { want_memory: false, ..asked }, &deadline).unwrap();
+        assert_eq!((granted.memory.is_some(), granted.control.is_some()), (false, want_control));
+    }
+    // Without table and in-flight page an importer could not take part in a revocation: the first request of a connection wants them.
+    let mut connection = uct::service::Connection::open(&name, &deadline).unwrap();
+    let asked = Request { want_control: false, want_memory: false, ..request };
+    let error = connection.ask(asked, &deadline).unwrap_err();
+    assert!(matches!(error, uct::service::ConnectError::NoResource), "{error}");
+}
+
 /// One that has shown its token and then sends garbage is listened to no more; its imports live on.
 pub fn garbage_after_the_token_is_not_heard() {
     let mut host = Actor::host(4096);
     let exported = host.export();
     let name = service_of(&exported);
     let content = Handle::decode(&exported, |_| true).unwrap();
-    let entry = content.entries.iter().find(|entry| entry.component == 2).unwrap();
+    let entry = content.entries.iter().find(|entry| entry.component == SHM).unwrap();
     let key = Mkey::decode(&entry.mkey).unwrap();
     let claim = claim_of(&content, &key);
     let request =
@@ -210,7 +255,7 @@ pub fn garbage_after_the_token_is_not_heard() {
 pub fn hoarder() {
     let exported = testkit::role::recv();
     let content = Handle::decode(&exported, |_| true).unwrap();
-    let entry = content.entries.iter().find(|entry| entry.component == 2).unwrap();
+    let entry = content.entries.iter().find(|entry| entry.component == SHM).unwrap();
     let key = Mkey::decode(&entry.mkey).unwrap();
     let request = Request {
         sequence: 1,

@@ -25,9 +25,13 @@ use uct::export::wire::{SLOTS_LEN, TABLE_LEN};
 use uct::memory::Rights;
 use uct::process::Identity;
 use uct::service::wire::{Reply, Request, Verdict};
+use uct::transports::cma;
 use uct::transports::shm::mkey::{LEN, Mkey};
 
 use crate::roles::{Actor, FILL};
+
+const SHM: u16 = 2;
+const CMA: u16 = 3;
 
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
@@ -45,8 +49,39 @@ fn bind_to(name: &[u8]) -> OwnedFd {
     socket
 }
 
-/// A handle of 4096 bytes, whose service is in the hands of the test.
-fn handle(name: &[u8], exporter: Identity) -> Vec<u8> {
+/// A uuid that no other context has.
+fn uuid() -> [u8; 16] {
+    let (a, b) = (testkit::Rng::new(testkit::seed()).next_u64() ^ thread_number(), thread_number());
+    [a.to_le_bytes(), b.to_le_bytes()].concat().try_into().unwrap()
+}
+
+/// The name of the service of the context `uuid`.
+fn name_of(uuid: &[u8; 16]) -> Vec<u8> {
+    uct::service::server::name_of(uuid).into_bytes()
+}
+
+/// A handle of 4096 bytes by one component, whose service is in the hands of the test. By cma the bytes are some of this process,
+/// which are there as long as it is.
+fn handle(component: u16, uuid: [u8; 16], exporter: Identity) -> Vec<u8> {
+    let nonce: &'static [u8; 16] = Box::leak(Box::new(uuid));
+    let key = cma::mkey::Mkey {
+        exporter,
+        slot: 1,
+        token: Token::from_bytes([1; 16]),
+        nonce_address: nonce.as_ptr().addr() as u64,
+        in_directory: false,
+    };
+    if component == CMA { cma_handle(uuid, &key) } else { shm_handle(uuid, &name_of(&uuid), exporter) }
+}
+
+fn cma_handle(uuid: [u8; 16], key: &cma::mkey::Mkey) -> Vec<u8> {
+    let mut mkey = vec![0; cma::mkey::LEN];
+    key.encode(&mut mkey).unwrap();
+    of_entry(CMA, mkey, uuid)
+}
+
+/// One by shm, whose service may have any name.
+fn shm_handle(uuid: [u8; 16], name: &[u8], exporter: Identity) -> Vec<u8> {
     let key = Mkey {
         exporter,
         slot: 1,
@@ -58,12 +93,17 @@ fn handle(name: &[u8], exporter: Identity) -> Vec<u8> {
     };
     let mut mkey = vec![0; LEN];
     key.encode(&mut mkey).unwrap();
+    of_entry(SHM, mkey, uuid)
+}
+
+fn of_entry(component: u16, mkey: Vec<u8>, context_uuid: [u8; 16]) -> Vec<u8> {
     let global_id = uct::process::boot_id().unwrap().to_vec();
-    let entry = Entry { component: 2, mandatory: false, global_id, mkey };
+    let entry = Entry { component, mandatory: false, global_id, mkey };
+    let bytes: &'static mut [u8; 4096] = Box::leak(Box::new([0; 4096]));
     let handle = Handle {
-        address: 4096,
+        address: bytes.as_mut_ptr().expose_provenance() as u64,
         length: 4096,
-        context_uuid: [9; 16],
+        context_uuid,
         registration_id: 1,
         epoch: 1,
         entries: vec![entry],
@@ -107,11 +147,11 @@ fn exporter(
     })
 }
 
-/// Imports from an exporter that answers the first request by `answer`.
-fn import_from(answer: impl FnOnce(&OwnedFd, Request) + Send + 'static) -> ImportError {
-    let name = format!("hostile-{:x}", testkit::Rng::new(testkit::seed()).next_u64() ^ thread_number());
-    let exporter = exporter(name.as_bytes(), answer);
-    let error = patient("500ms").mem_import(&handle(name.as_bytes(), Identity::of_self())).unwrap_err();
+/// Imports by a component from an exporter that answers the first request by `answer`.
+fn import_from(component: u16, answer: impl FnOnce(&OwnedFd, Request) + Send + 'static) -> ImportError {
+    let uuid = uuid();
+    let exporter = exporter(&name_of(&uuid), answer);
+    let error = patient("500ms").mem_import(&handle(component, uuid, Identity::of_self())).unwrap_err();
     drop(exporter.join().unwrap());
     error
 }
@@ -123,21 +163,29 @@ fn thread_number() -> u64 {
     hasher.finish()
 }
 
+/// A table in which the export lives: the line's epoch is the handle's.
+fn table() -> OwnedFd {
+    let table = memfd(TABLE_LEN, SEALS);
+    rustix::io::pwrite(&table, &1_u64.to_ne_bytes(), 64).unwrap();
+    table
+}
+
+/// Grants a request, with these descriptors; the first, the region's, where it is wanted.
+fn grant(to: &OwnedFd, request: &Request, fds: [OwnedFd; 3]) {
+    let fds: Vec<_> = fds.into_iter().skip(usize::from(!request.want_memory)).collect();
+    reply(to, &granted(request.sequence, u32::try_from(fds.len()).unwrap()).encode(), &fds);
+}
+
 /// The descriptors a good exporter passes, but for the region's.
 fn with_region(region: OwnedFd) -> [OwnedFd; 3] {
-    let table = memfd(TABLE_LEN, SEALS);
-    // The line's epoch is the handle's: the table is one in which the export lives.
-    rustix::io::pwrite(&table, &1_u64.to_ne_bytes(), 64).unwrap();
-    [region, table, memfd(SLOTS_LEN, SEALS)]
+    [region, table(), memfd(SLOTS_LEN, SEALS)]
 }
 
 fn unsafe_region(region: OwnedFd) -> String {
-    let error = import_from(move |socket, request| {
-        reply(socket, &granted(request.sequence, 3).encode(), &with_region(region));
-    });
+    let error = import_from(SHM, move |socket, request| grant(socket, &request, with_region(region)));
     assert_eq!(error.status(), Status::Unreachable, "{error}");
     assert_eq!(error.remedy(), "do not trust that exporter");
-    error.to_string()
+    error.to_string().strip_suffix("; cma: no: not offered by the exporter").unwrap().to_owned()
 }
 
 pub fn unsealed_memfd() {
@@ -151,30 +199,32 @@ pub fn unsealed_memfd() {
         assert!(text.ends_with(&expected), "{text}");
     }
     // The same with seals is accepted: it is the seals that made the difference.
-    let name = b"hostile-but-correct";
-    let exporter = exporter(name, |socket, request| {
-        reply(socket, &granted(request.sequence, 3).encode(), &with_region(memfd(4096, SEALS)));
+    let uuid = uuid();
+    let exporter = exporter(&name_of(&uuid), |socket, request| {
+        grant(socket, &request, with_region(memfd(4096, SEALS)));
     });
-    let import = patient("5s").mem_import(&handle(name, Identity::of_self())).unwrap();
+    let import = patient("5s").mem_import(&handle(SHM, uuid, Identity::of_self())).unwrap();
     import.write(0, b"fine").unwrap();
     drop(exporter.join().unwrap());
 }
 
 /// An in-flight page whose slots never come free: an access gives up in time.
 pub fn an_in_flight_page_full_of_lies() {
-    let name = b"hostile-full-page";
-    let exporter = exporter(name, |socket, request| {
-        let fds = with_region(memfd(4096, SEALS));
-        rustix::io::pwrite(&fds[2], &[0xff; SLOTS_LEN], 0).unwrap();
-        reply(socket, &granted(request.sequence, 3).encode(), &fds);
-    });
-    let import = patient("200ms").mem_import(&handle(name, Identity::of_self())).unwrap();
-    let begin = Instant::now();
-    let error = import.write(0, b"never").unwrap_err();
-    assert_eq!(error.status(), Status::Busy);
-    assert!(error.to_string().starts_with("no in-flight slot came free within 2"), "{error}");
-    assert!(begin.elapsed() < Duration::from_secs(2));
-    drop(exporter.join().unwrap());
+    for component in [SHM, CMA] {
+        let uuid = uuid();
+        let exporter = exporter(&name_of(&uuid), |socket, request| {
+            let fds = with_region(memfd(4096, SEALS));
+            rustix::io::pwrite(&fds[2], &[0xff; SLOTS_LEN], 0).unwrap();
+            grant(socket, &request, fds);
+        });
+        let import = patient("200ms").mem_import(&handle(component, uuid, Identity::of_self())).unwrap();
+        let begin = Instant::now();
+        let error = import.write(0, b"never").unwrap_err();
+        assert_eq!(error.status(), Status::Busy);
+        assert!(error.to_string().starts_with("no in-flight slot came free within 2"), "{error}");
+        assert!(begin.elapsed() < Duration::from_secs(2));
+        drop(exporter.join().unwrap());
+    }
 }
 
 pub fn resized_memfd() {
@@ -207,43 +257,65 @@ pub fn no_memfd() {
 }
 
 pub fn a_table_that_is_none() {
-    for (table, page) in [(4096, SLOTS_LEN), (TABLE_LEN, 64)] {
-        let error = import_from(move |socket, request| {
-            let fds = [memfd(4096, SEALS), memfd(table, SEALS), memfd(page, SEALS)];
-            reply(socket, &granted(request.sequence, 3).encode(), &fds);
+    for component in [SHM, CMA] {
+        for (table, page) in [(4096, SLOTS_LEN), (TABLE_LEN, 64)] {
+            let error = import_from(component, move |socket, request| {
+                grant(socket, &request, [memfd(4096, SEALS), memfd(table, SEALS), memfd(page, SEALS)]);
+            });
+            assert!(error.to_string().contains("the exporter passed unsafe memory"), "{error}");
+        }
+        for unsealed in [1, 2] {
+            let error = import_from(component, move |socket, request| {
+                let mut fds = with_region(memfd(4096, SEALS));
+                fds[unsealed] = memfd([0, TABLE_LEN, SLOTS_LEN][unsealed], SealFlags::empty());
+                grant(socket, &request, fds);
+            });
+            assert!(error.to_string().contains("not sealed"), "{error}");
+        }
+        // A table in which the export does not live.
+        let error = import_from(component, |socket, request| {
+            let table = memfd(TABLE_LEN, SEALS);
+            grant(socket, &request, [memfd(4096, SEALS), table, memfd(SLOTS_LEN, SEALS)]);
         });
-        assert!(error.to_string().contains("the exporter passed unsafe memory"), "{error}");
+        assert_eq!(error.status(), Status::Stale);
     }
-    let error = import_from(|socket, request| {
-        let fds = [memfd(4096, SEALS), memfd(TABLE_LEN, SealFlags::empty()), memfd(SLOTS_LEN, SEALS)];
-        reply(socket, &granted(request.sequence, 3).encode(), &fds);
-    });
-    assert!(error.to_string().contains("not sealed"), "{error}");
-    // A table in which the export does not live.
-    let error = import_from(|socket, request| {
-        let fds = [memfd(4096, SEALS), memfd(TABLE_LEN, SEALS), memfd(SLOTS_LEN, SEALS)];
-        reply(socket, &granted(request.sequence, 3).encode(), &fds);
-    });
-    assert_eq!(error.status(), Status::Stale);
 }
 
 pub fn missing_descriptors() {
-    for count in 0..3 {
-        let error = import_from(move |socket, request| {
-            let fds: Vec<_> = with_region(memfd(4096, SEALS)).into_iter().take(count).collect();
-            reply(socket, &granted(request.sequence, 3).encode(), &fds);
+    for (component, wanted) in [(SHM, 3_u32), (CMA, 2)] {
+        for count in 0..=3 {
+            if count == wanted {
+                continue;
+            }
+            let error = import_from(component, move |socket, request| {
+                let skipped = usize::from(count < 3 && !request.want_memory);
+                let fds = with_region(memfd(4096, SEALS)).into_iter().skip(skipped);
+                let fds: Vec<_> = fds.take(count as usize).collect();
+                reply(socket, &granted(request.sequence, wanted).encode(), &fds);
+            });
+            let expected =
+                format!("the exporter's reply came with {count} descriptors where {wanted} were announced");
+            assert!(error.to_string().contains(&expected), "{error}");
+        }
+        let before = testkit::open_fds();
+        let error = import_from(component, move |socket, request| {
+            let more: Vec<_> = (0..8).map(|_| memfd(4096, SEALS)).collect();
+            reply(socket, &granted(request.sequence, wanted).encode(), &more);
         });
-        let expected = format!("the exporter's reply came with {count} descriptors where 3 were announced");
-        assert!(error.to_string().contains(&expected), "{error}");
+        assert_eq!(error.status(), Status::Unreachable, "{error}");
+        // Other tests open some meanwhile; eight leaked each time would show.
+        assert!(testkit::open_fds() < before + 200);
     }
-    let before = testkit::open_fds();
-    let error = import_from(|socket, request| {
-        let more: Vec<_> = (0..8).map(|_| memfd(4096, SEALS)).collect();
-        reply(socket, &granted(request.sequence, 3).encode(), &more);
+}
+
+/// Memory that nobody asked for, rightly announced.
+pub fn a_descriptor_nobody_asked_for() {
+    let error = import_from(CMA, |socket, request| {
+        assert!(!request.want_memory && request.want_control);
+        reply(socket, &granted(request.sequence, 3).encode(), &with_region(memfd(4096, SEALS)));
     });
     assert_eq!(error.status(), Status::Unreachable, "{error}");
-    // Other tests open some meanwhile; eight leaked each time would show.
-    assert!(testkit::open_fds() < before + 200);
+    assert!(error.to_string().contains("came with 3 descriptors where 2 were announced"), "{error}");
 }
 
 pub fn garbage() {
@@ -252,54 +324,84 @@ pub fn garbage() {
         (b"RXSA", "a message of 4 bytes where 32 were expected"),
         (&[0; 100], "a message of 33 bytes where 32 were expected"),
     ];
-    for (bytes, expected) in cases {
-        let error = import_from(move |socket, _| reply(socket, bytes, &[]));
-        assert!(error.to_string().contains(expected), "{error}");
-        assert_eq!(error.status(), Status::Unreachable);
-        assert_eq!(error.remedy(), "see that both sides run compatible versions of rucx");
+    for component in [SHM, CMA] {
+        for (bytes, expected) in cases {
+            let error = import_from(component, move |socket, _| reply(socket, bytes, &[]));
+            assert!(error.to_string().contains(expected), "{error}");
+            assert_eq!(error.status(), Status::Unreachable);
+            assert_eq!(error.remedy(), "see that both sides run compatible versions of rucx");
+        }
+        let error = import_from(component, |socket, request| {
+            let request = Request { sequence: request.sequence + 1, ..request };
+            grant(socket, &request, with_region(memfd(4096, SEALS)));
+        });
+        assert!(error.to_string().contains("a message with an unknown sequence number"), "{error}");
     }
-    let error = import_from(|socket, request| {
-        reply(socket, &granted(request.sequence + 1, 3).encode(), &with_region(memfd(4096, SEALS)));
-    });
-    assert!(error.to_string().contains("a message with an unknown sequence number"), "{error}");
 }
 
 pub fn silence() {
-    let begin = Instant::now();
-    let error = import_from(|_, _| thread::sleep(Duration::from_millis(700)));
-    assert!(error.to_string().contains("no answer on the service socket within 5"), "{error}");
-    assert!(begin.elapsed() < Duration::from_secs(3));
+    for component in [SHM, CMA] {
+        let begin = Instant::now();
+        let error = import_from(component, |_, _| thread::sleep(Duration::from_millis(700)));
+        assert!(error.to_string().contains("no answer on the service socket within 5"), "{error}");
+        assert!(begin.elapsed() < Duration::from_secs(3));
+    }
 }
 
 pub fn closes_at_once() {
-    let name = b"hostile-closer";
-    let listener = bind_to(name);
-    let closer = thread::spawn(move || {
-        for _ in 0..2 {
-            drop(accept(&listener).unwrap());
-        }
-        listener
-    });
-    let error = patient("2s").mem_import(&handle(name, Identity::of_self())).unwrap_err();
-    assert_eq!(error.status(), Status::Unreachable);
-    assert!(error.to_string().contains("the exporter closed the connection"), "{error}");
-    assert_eq!(error.remedy(), "see whether the exporter is ending, and import again");
-    drop(closer.join().unwrap());
+    for component in [SHM, CMA] {
+        let uuid = uuid();
+        let listener = bind_to(&name_of(&uuid));
+        let closer = thread::spawn(move || {
+            for _ in 0..2 {
+                drop(accept(&listener).unwrap());
+            }
+            listener
+        });
+        let error = patient("2s").mem_import(&handle(component, uuid, Identity::of_self())).unwrap_err();
+        assert_eq!(error.status(), Status::Unreachable);
+        assert!(error.to_string().contains("the exporter closed the connection"), "{error}");
+        assert_eq!(error.remedy(), "see whether the exporter is ending, and import again");
+        drop(closer.join().unwrap());
+    }
 }
 
 /// The token is not shown to a process that is not the exporter.
 pub fn another_process_has_taken_the_name() {
-    let name = b"hostile-taken-name";
-    let listener = bind_to(name);
-    let me = Identity::of_self();
-    let other = Identity { pidfd_inode: me.pidfd_inode + 1, start_time: me.start_time + 1, ..me };
-    let seen = thread::spawn(move || {
-        let socket = accept(&listener).unwrap();
-        let mut bytes = [0; 200];
-        recv(&socket, &mut bytes, RecvFlags::empty()).unwrap().1
-    });
-    let error = patient("2s").mem_import(&handle(name, other)).unwrap_err();
-    assert_eq!(error.status(), Status::Stale);
-    assert!(error.to_string().contains("another one has its place"), "{error}");
-    assert_eq!(seen.join().unwrap(), 0, "nothing was sent");
+    for component in [SHM, CMA] {
+        let uuid = uuid();
+        let listener = bind_to(&name_of(&uuid));
+        let me = Identity::of_self();
+        let other = Identity { pidfd_inode: me.pidfd_inode + 1, start_time: me.start_time + 1, ..me };
+        let seen = thread::spawn(move || {
+            let socket = accept(&listener).unwrap();
+            let mut bytes = [0; 200];
+            recv(&socket, &mut bytes, RecvFlags::empty()).unwrap().1
+        });
+        let error = patient("2s").mem_import(&handle(component, uuid, other)).unwrap_err();
+        assert_eq!(error.status(), Status::Stale);
+        assert!(error.to_string().contains("another one has its place"), "{error}");
+        assert_eq!(seen.join().unwrap(), 0, "nothing was sent");
+    }
+}
+
+/// The exporter grants, and its key tells a place of the nonce at which there is none: nothing is read but that place.
+pub fn a_nonce_that_is_elsewhere() {
+    let (other, half) = (Box::new([7_u8; 16]), Box::new([0_u8; 16]));
+    for place in [other.as_ptr().addr() as u64, half.as_ptr().addr() as u64 + 1, 8, 0, u64::MAX] {
+        let uuid = uuid();
+        let exporter = exporter(&name_of(&uuid), |socket, request| {
+            grant(socket, &request, with_region(memfd(4096, SEALS)));
+        });
+        let key = cma::mkey::Mkey {
+            exporter: Identity::of_self(),
+            slot: 1,
+            token: Token::from_bytes([1; 16]),
+            nonce_address: place,
+            in_directory: false,
+        };
+        let error = patient("2s").mem_import(&cma_handle(uuid, &key)).unwrap_err();
+        assert_eq!(error.status(), Status::InvalidHandle, "{place:#x}: {error}");
+        drop(exporter.join().unwrap());
+    }
 }
