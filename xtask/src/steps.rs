@@ -57,9 +57,27 @@ const TSAN_ARGV: &[&str] = &["setarch", "-R", "cargo", "test", "--locked", "--ta
 const TSAN_ENV: [(&str, &str); 4] = [
     // The sanitizers are unstable options of the stable compiler.
     ("RUSTC_BOOTSTRAP", "1"),
-    ("RUSTFLAGS", "-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer --cfg rucx_tsan"),
+    ("RUSTFLAGS", "-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer --cfg rucx_sanitizer"),
     ("TSAN_OPTIONS", "suppressions={root}/ci/tsan.supp halt_on_error=1"),
     ("CARGO_TARGET_DIR", "{target}/tsan"),
+];
+
+/// Tests under the address sanitizer: all of the two lower layers, and their transports between real processes.
+const ASAN: &[&[&str]] = &[
+    &["-p", "ucs", "-p", "uct", "--lib", "--tests"],
+    &["-p", "uct-conformance", "--test", "self_", "--test", "shm", "--test", "shm_proc", "--test", "cma"],
+];
+
+/// One that writes beyond the end of a vector when `RUCX_ASAN_GUARD` says so.
+const ASAN_GUARDS: &[&[&str]] = &[&["-p", "ucs", "--lib", "mem::copy"]];
+
+const ASAN_ARGV: &[&str] = &["cargo", "test", "--locked", "--target", "{host}"];
+
+const ASAN_ENV: [(&str, &str); 4] = [
+    ("RUSTC_BOOTSTRAP", "1"),
+    ("RUSTFLAGS", "-Zsanitizer=address --cfg rucx_sanitizer"),
+    ("ASAN_OPTIONS", "halt_on_error=1"),
+    ("CARGO_TARGET_DIR", "{target}/asan"),
 ];
 
 /// The table.
@@ -139,6 +157,25 @@ pub(crate) const STEPS: &[Step] = &[
             rows: TSAN_GUARDS,
             env: &[TSAN_ENV[0], TSAN_ENV[1], TSAN_ENV[2], TSAN_ENV[3], ("RUCX_TSAN_GUARD", "1")],
             says: "WARNING: ThreadSanitizer: data race",
+        },
+    },
+    Step {
+        name: "asan",
+        about: "the address sanitizer sees no access out of place",
+        slow: true,
+        minutes: 30,
+        action: Action::Tests { argv: ASAN_ARGV, rows: ASAN, env: &ASAN_ENV },
+    },
+    Step {
+        name: "asan-guard",
+        about: "the address sanitizer sees a copy beyond the end",
+        slow: true,
+        minutes: 30,
+        action: Action::Guards {
+            argv: ASAN_ARGV,
+            rows: ASAN_GUARDS,
+            env: &[ASAN_ENV[0], ASAN_ENV[1], ASAN_ENV[2], ASAN_ENV[3], ("RUCX_ASAN_GUARD", "1")],
+            says: "ERROR: AddressSanitizer: heap-buffer-overflow",
         },
     },
     Step {

@@ -21,21 +21,21 @@
 //!
 //! # Implementation
 //! On x86_64 the kernels are assembly, which gives the speed of `memcpy` without being one. Elsewhere, and where
-//! assembly hides accesses from a tool (loom, ThreadSanitizer by `--cfg rucx_tsan`, Miri), they are loops of relaxed
+//! assembly hides accesses from a tool (loom, the sanitizers by `--cfg rucx_sanitizer`, Miri), they are loops of relaxed
 //! atomics. Miri needs `-Zmiri-tree-borrows` to accept a source that was borrowed shared.
 
 #![allow(unsafe_code)]
 
-#[cfg(any(test, not(all(target_arch = "x86_64", target_feature = "sse2", not(any(loom, rucx_tsan, miri))))))]
+#[cfg(any(test, not(all(target_arch = "x86_64", target_feature = "sse2", not(any(loom, rucx_sanitizer, miri))))))]
 mod fallback;
 #[cfg(test)]
 mod tests;
-#[cfg(all(target_arch = "x86_64", target_feature = "sse2", not(any(loom, rucx_tsan, miri))))]
+#[cfg(all(target_arch = "x86_64", target_feature = "sse2", not(any(loom, rucx_sanitizer, miri))))]
 mod x86_64;
 
-#[cfg(not(all(target_arch = "x86_64", target_feature = "sse2", not(any(loom, rucx_tsan, miri)))))]
+#[cfg(not(all(target_arch = "x86_64", target_feature = "sse2", not(any(loom, rucx_sanitizer, miri)))))]
 use fallback as kernel;
-#[cfg(all(target_arch = "x86_64", target_feature = "sse2", not(any(loom, rucx_tsan, miri))))]
+#[cfg(all(target_arch = "x86_64", target_feature = "sse2", not(any(loom, rucx_sanitizer, miri))))]
 use x86_64 as kernel;
 
 // std's atomics: loom's cannot lie in memory somebody else allocated.

@@ -3,12 +3,14 @@
 //! ThreadSanitizer sees the atomics of the fallback, so that is what is built for it:
 //!
 //! ```text
-//! RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer --cfg rucx_tsan" \
+//! RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer --cfg rucx_sanitizer" \
 //!     TSAN_OPTIONS="suppressions=$PWD/ci/tsan.supp" \
 //!     setarch -R cargo test -p ucs --lib --target x86_64-unknown-linux-gnu mem::copy
 //! ```
 //!
-//! With `RUCX_TSAN_GUARD=1` the same command must fail: [`guard_plain_copies_race`] then copies without atomics.
+//! With `RUCX_TSAN_GUARD=1` the same command must fail: [`guard_plain_copies_race`] then copies without atomics. The address
+//! sanitizer (`-Zsanitizer=address`) sees the fallback, too; with `RUCX_ASAN_GUARD=1` it must find what
+//! [`guard_a_copy_beyond_the_end`] does.
 
 #![allow(clippy::cast_possible_truncation, reason = "low bytes of counters make patterns")]
 
@@ -25,7 +27,7 @@ fn kernels() -> Vec<Kernel> {
     #[allow(unused_mut, reason = "where there is no other kernel")]
     let mut all: Vec<Kernel> =
         vec![("public", 0, copy, fill), ("fallback", 0, fallback::copy, fallback::fill)];
-    #[cfg(all(target_arch = "x86_64", target_feature = "sse2", not(any(loom, rucx_tsan, miri))))]
+    #[cfg(all(target_arch = "x86_64", target_feature = "sse2", not(any(loom, rucx_sanitizer, miri))))]
     all.extend(x86_64::kernels());
     all
 }
@@ -80,7 +82,7 @@ impl Bench {
 
 /// Misalignments by each of 0 to 8 and around the vectors' sizes; fewer where an access is slow.
 fn misalignments() -> &'static [usize] {
-    if cfg!(any(miri, rucx_tsan)) {
+    if cfg!(any(miri, rucx_sanitizer)) {
         &[0, 1, 3, 8]
     } else {
         &[0, 1, 2, 3, 4, 5, 6, 7, 8, 15, 16, 17, 31, 32, 33, 63]
@@ -164,7 +166,7 @@ proptest! {
 
 /// Where the public function may take to string instructions.
 #[test]
-#[cfg(not(any(miri, rucx_tsan)))]
+#[cfg(not(any(miri, rucx_sanitizer)))]
 fn copies_and_fills_the_largest() {
     for size in [(16 << 20) - 1, 16 << 20, (16 << 20) + 4099] {
         let mut bench = Bench::new(size);
@@ -389,7 +391,7 @@ fn a_flag_publishes_what_was_copied() {
 
 /// The guard of [`copies_in_and_out_do_not_race`]: the same by plain accesses, which ThreadSanitizer must report.
 #[test]
-#[cfg(rucx_tsan)]
+#[cfg(rucx_sanitizer)]
 fn guard_plain_copies_race() {
     /// # Safety
     /// As [`copy`], and nobody else accesses the bytes: which is what the guard breaks.
@@ -418,4 +420,17 @@ fn guard_plain_copies_race() {
         }
     };
     at_the_same_time(move || in_and_out(0), move || in_and_out(1));
+}
+
+/// What the address sanitizer must report, if it sees what this crate does.
+#[test]
+#[cfg(rucx_sanitizer)]
+fn guard_a_copy_beyond_the_end() {
+    if std::env::var_os("RUCX_ASAN_GUARD").is_none() {
+        return;
+    }
+    let (from, mut to) = (vec![1_u8; 17], vec![0_u8; 16]);
+    // SAFETY: none, for the last byte: that is the guard.
+    unsafe { copy(to.as_mut_ptr(), from.as_ptr(), 17) };
+    assert_eq!(to, [1; 16]);
 }
