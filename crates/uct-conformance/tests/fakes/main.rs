@@ -67,7 +67,8 @@ const CAUGHT: &[(&str, Fault, &[&str])] = &[
 ];
 
 /// Transports that are wrapped, and the place that both sides of this process are in.
-const REAL: [(&str, &[Place]); 2] = [("self", &[Place::SameContext]), ("shm", &[Place::TwoContexts])];
+const REAL: [(&str, &[Place]); 3] =
+    [("self", &[Place::SameContext]), ("shm", &[Place::TwoContexts]), ("cma", &[Place::TwoContexts])];
 
 fn fixture(real: &str, places: &'static [Place], fault: Fault) -> Fixture {
     let real = Fixture::of(real, places);
@@ -77,9 +78,9 @@ fn fixture(real: &str, places: &'static [Place], fault: Fault) -> Fixture {
 /// What a fault has nothing to break in.
 fn does_not_apply(real: &str, fault: Fault) -> bool {
     match fault {
-        // shm has a view; self invalidates; shm registers nothing of others.
+        // shm has a view; self and cma invalidate; shm registers nothing of others.
         Fault::ClaimsAViewItLacks | Fault::RegistersNothingOfOthers => real == "shm",
-        Fault::ClaimsWhatItCannot => real == "self",
+        Fault::ClaimsWhatItCannot => real != "shm",
         _ => false,
     }
 }
