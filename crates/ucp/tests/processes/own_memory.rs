@@ -70,7 +70,7 @@ fn is_reached_by_all(ctx: &Context, region: Region) {
     let content = Handle::decode(handle.as_bytes(), |_| true).unwrap();
     let components: Vec<_> = content.entries.iter().map(|entry| entry.component).collect();
     assert_eq!(components, [1, 3]);
-    let len = usize::try_from(region.len()).unwrap();
+    let len = region.len();
     let mut importers = Importer::all(ctx, handle.as_bytes());
     for (round, (who, importer)) in (1..).zip(&mut importers) {
         region.write(0, &vec![round; len]).unwrap();
