@@ -2,9 +2,18 @@
 
 #![deny(unsafe_code)]
 
+mod args;
 mod demo;
+mod export;
+mod import;
 mod info;
 mod log;
+mod memory;
+mod pattern;
+mod settings;
+mod shell;
+mod signals;
+mod trouble;
 mod ui;
 mod units;
 
@@ -18,6 +27,8 @@ Examples:
   rucx demo --size 1G          with 1 GiB
   rucx demo --tls shm --quiet  one line: did it work?
   rucx info                    what works here, what does not, and what to do
+  rucx export --out handle     export memory from one terminal,
+  rucx import handle --watch   and use it in another
 
 UCX_* variables configure the transports. UCX_LOG_LEVEL (fatal, error, warn,
 info, debug, trace; default warn) says how much is logged to standard error.";
@@ -45,6 +56,12 @@ enum Command {
     /// What works here, what does not, and what to do about it
     #[command(long_about = info::ABOUT, after_help = info::EXAMPLES)]
     Info(info::Args),
+    /// Export memory: what another terminal imports, until it is revoked
+    #[command(long_about = export::ABOUT, after_help = export::EXAMPLES)]
+    Export(export::Args),
+    /// Import memory: read, write, fill, verify and watch it
+    #[command(long_about = import::ABOUT, after_help = import::EXAMPLES)]
+    Import(import::Args),
     /// The exporting side; `rucx demo` starts it
     #[command(hide = true)]
     DemoHost,
@@ -65,6 +82,8 @@ fn main() -> ExitCode {
     }
     match cli.command {
         Command::Demo(args) => demo::run(&args, &inherited),
+        Command::Export(args) => export::run(&args),
+        Command::Import(args) => import::run(&args),
         Command::Info(args) => info::run(&args),
         Command::InfoProbe { call } => info::system::probe::main(call),
         Command::DemoHost => demo::host::main(inherited),
@@ -87,7 +106,7 @@ mod tests {
     fn help_fits_a_terminal() {
         let mut command = Cli::command();
         let mut of = |name: &str| command.find_subcommand_mut(name).unwrap().render_long_help().to_string();
-        let subcommands = [of("demo"), of("info")];
+        let subcommands = [of("demo"), of("info"), of("export"), of("import")];
         for text in subcommands.into_iter().chain([command.render_long_help().to_string()]) {
             assert!(text.lines().all(|line| line.chars().count() <= ui::WIDTH), "{text}");
         }

@@ -11,12 +11,13 @@ mod page;
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
-use std::io::{self, Stdout, Write};
+use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anstream::AutoStream;
 use anstyle::{AnsiColor, Style};
+
+use crate::shell;
 
 pub(crate) use page::{Page, Tone};
 
@@ -61,9 +62,9 @@ impl Who {
     }
 }
 
-/// Standard output, as the demo uses it.
+/// Where a command tells what it does.
 pub(crate) struct Ui {
-    out: AutoStream<Stdout>,
+    out: Box<dyn Write>,
     start: Instant,
     ascii: bool,
     quiet: bool,
@@ -72,13 +73,21 @@ pub(crate) struct Ui {
 impl Ui {
     /// Writes to standard output; when `quiet`, only what [`Ui::close`] is given.
     pub(crate) fn new(quiet: bool) -> Self {
-        Self { out: anstream::stdout(), start: Instant::now(), ascii: !locale_is_utf8(), quiet }
+        Self { out: Box::new(anstream::stdout()), start: Instant::now(), ascii: !locale_is_utf8(), quiet }
+    }
+
+    /// Writes to standard error: where standard output is for the user's bytes.
+    pub(crate) fn beside_output() -> Self {
+        Self { out: Box::new(anstream::stderr()), ..Self::new(false) }
     }
 
     /// The first line: what this is, and under which settings.
     pub(crate) fn title(&mut self, left: &str, right: &str) -> io::Result<()> {
         let (left, right) = (self.text(left).into_owned(), self.text(right).into_owned());
-        let gap = WIDTH.saturating_sub(columns(&left) + columns(&right)).max(2);
+        let Some(gap) = WIDTH.checked_sub(columns(&left) + columns(&right)).filter(|gap| *gap >= 2) else {
+            self.line(&format!("{BOLD}{left}{BOLD:#}"))?;
+            return self.wrapped(&" ".repeat(TEXT), TEXT, DIM, &right);
+        };
         self.line(&format!("{BOLD}{left}{BOLD:#}{:gap$}{DIM}{right}{DIM:#}", ""))
     }
 
@@ -123,6 +132,25 @@ impl Ui {
         for line in lines {
             let line = self.text(line).into_owned();
             self.line(format!("{:TEXT$}{line}", "").trim_end())?;
+        }
+        Ok(())
+    }
+
+    /// Lines as they are, over the whole width.
+    pub(crate) fn whole_lines(&mut self, lines: &[String]) -> io::Result<()> {
+        for line in lines {
+            let line = self.text(line).into_owned();
+            self.line(&line)?;
+        }
+        Ok(())
+    }
+
+    /// A line for a shell, to be copied: as near to the text's column as there is room for it, and broken where it must be.
+    pub(crate) fn command(&mut self, line: &str) -> io::Result<()> {
+        let indent = (WIDTH - columns(line).min(WIDTH)).min(TEXT);
+        for line in shell::broken(line, WIDTH) {
+            let line = self.text(&line).into_owned();
+            self.line(&format!("{:indent$}{BOLD}{line}{BOLD:#}", ""))?;
         }
         Ok(())
     }

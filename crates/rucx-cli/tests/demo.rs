@@ -1,5 +1,6 @@
 //! `rucx demo` as a user starts it.
 
+#[allow(dead_code)] // what the tests of other commands need beside
 mod support;
 
 use std::fs;
@@ -8,18 +9,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, kill_process};
-use support::{Demo, finish, rucx, text};
-
-/// Numbers of some length are no secrets; handles have tokens of 16 bytes.
-fn assert_no_secret(output: &str) {
-    assert!(!output.contains("RXMH"), "a handle begins with RXMH: {output}");
-    let hex = |c: char| !c.is_ascii_hexdigit();
-    // Addresses have at most 16 digits.
-    assert!(output.split(hex).all(|word| word.len() <= 16), "a long hexadecimal number: {output}");
-    let bytes = |c: char| !(c.is_ascii_digit() || ", ".contains(c));
-    let list = |part: &str| part.split(", ").filter(|number| number.parse::<u8>().is_ok()).count();
-    assert!(output.split(bytes).all(|part| list(part) < 8), "a list of bytes: {output}");
-}
+use support::{Running, assert_no_secret, finish, rucx, text};
 
 #[test]
 fn all_checks_hold_and_the_output_fits() {
@@ -126,7 +116,7 @@ fn wrong_arguments_and_levels_are_usage_errors() {
 #[test]
 fn whichever_role_dies_the_demo_ends_and_says_so() {
     for (role, name) in [("demo-host", "HOST"), ("demo-dpu", "DPU")] {
-        let mut demo = Demo::start(&["demo", "--size", "256M"]);
+        let mut demo = Running::start(&["demo", "--size", "256M"]);
         demo.wait_for("The DPU imports it");
         let begin = Instant::now();
         kill_process(demo.role(role), Signal::KILL).unwrap();
@@ -141,7 +131,7 @@ fn whichever_role_dies_the_demo_ends_and_says_so() {
 
 #[test]
 fn a_role_that_hangs_ends_the_demo_and_is_named() {
-    let mut demo = Demo::start(&["demo", "--size", "64M"]);
+    let mut demo = Running::start(&["demo", "--size", "64M"]);
     demo.wait_for("The DPU imports it");
     let role = demo.role("demo-dpu");
     kill_process(role, Signal::STOP).unwrap();
@@ -154,7 +144,7 @@ fn a_role_that_hangs_ends_the_demo_and_is_named() {
 
 #[test]
 fn when_the_demo_is_killed_its_roles_die() {
-    let mut demo = Demo::start(&["demo", "--size", "256M"]);
+    let mut demo = Running::start(&["demo", "--size", "256M"]);
     demo.wait_for("The DPU imports it");
     let roles = [demo.role("demo-host"), demo.role("demo-dpu")];
     kill_process(demo.pid(), Signal::KILL).unwrap();
@@ -173,7 +163,7 @@ fn when_the_demo_is_killed_its_roles_die() {
 
 #[test]
 fn who_stops_reading_ends_it_quietly() {
-    let mut demo = Demo::start(&["demo", "--size", "256M"]);
+    let mut demo = Running::start(&["demo", "--size", "256M"]);
     let mut line = String::new();
     demo.output().read_line(&mut line).unwrap();
     assert!(line.contains("demo"), "{line}");

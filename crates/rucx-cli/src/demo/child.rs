@@ -1,7 +1,7 @@
 //! The two processes, as the demo sees them: started, asked, waited for within bounds, killed at the end.
 
 use std::collections::VecDeque;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{self, ChildStdin, ExitStatus, Stdio};
@@ -297,15 +297,4 @@ impl Drop for Child {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
-}
-
-/// The variables both roles get: those of this process that configure rucx, and `UCX_TLS` if given.
-pub(crate) fn variables(tls: Option<&str>) -> Vec<(OsString, OsString)> {
-    let ours = |name: &OsStr| name.to_string_lossy().starts_with("UCX_");
-    let mut variables: Vec<_> = std::env::vars_os().filter(|(name, _)| ours(name)).collect();
-    if let Some(tls) = tls {
-        variables.retain(|(name, _)| name != "UCX_TLS");
-        variables.push(("UCX_TLS".into(), tls.into()));
-    }
-    variables
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use ucp::AccessError;
 
 use super::protocol::Timing;
-use super::role::Memory;
+use crate::memory::Memory;
 use crate::units::in_nanos;
 
 /// Bytes of the calls that are timed.

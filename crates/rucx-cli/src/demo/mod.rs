@@ -31,6 +31,7 @@ use ucs::config::{Bytes, Value};
 use self::child::{Failure, Roles};
 use self::protocol::Descriptor;
 use self::stage::Stage;
+use crate::settings;
 use crate::ui::{self, Ui};
 
 /// What `rucx demo --help` says.
@@ -99,12 +100,8 @@ pub(crate) fn run(args: &Args, inherited: &[Descriptor]) -> ExitCode {
 }
 
 fn play(args: &Args, inherited: &[Descriptor], ui: &mut Ui) -> Result<bool, Failure> {
-    let variables = child::variables(args.tls.as_deref());
-    let settings: Vec<_> = variables
-        .iter()
-        .map(|(name, value)| format!("{}={}", name.to_string_lossy(), value.to_string_lossy()))
-        .collect();
-    let settings = if settings.is_empty() { "no UCX_* variable set".to_owned() } else { settings.join(" ") };
+    let variables = settings::variables(args.tls.as_deref());
+    let settings = settings::in_words(&variables);
     ui.title(concat!("rucx ", env!("CARGO_PKG_VERSION"), " demo"), &settings)?;
     let size = args.size.get();
     let roles = Roles::start(&variables, patience(size))?;

@@ -5,11 +5,13 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
-use ucp::{AccessError, Context, Features, ImportError, ImportedRegion, MapError, MdResults, Region};
+use ucp::{AccessError, Context, Features, ImportError, MapError, MdResults};
 
 use super::frame::{self, FrameError};
 use super::isolation;
 use super::protocol::{Command, Descriptor, Fault, Report, Said};
+use crate::memory::{Memory, each_chunk};
+use crate::pattern::Pattern;
 use crate::ui::complain;
 use crate::units::in_nanos;
 
@@ -91,62 +93,14 @@ fn die_with(parent: u32) -> Result<(), FrameError> {
     if is_parent { Ok(()) } else { Err(io::Error::other("the demo has ended").into()) }
 }
 
-/// Memory that can be copied to and from: one's own, or imported.
-pub(crate) trait Memory {
-    /// How many bytes.
-    fn size(&self) -> u64;
-
-    /// Copies from `offset` on.
-    ///
-    /// # Errors
-    /// [`AccessError`].
-    fn get(&self, offset: u64, dst: &mut [u8]) -> Result<(), AccessError>;
-
-    /// Copies to `offset`.
-    ///
-    /// # Errors
-    /// [`AccessError`].
-    fn put(&self, offset: u64, src: &[u8]) -> Result<(), AccessError>;
-}
-
-impl Memory for Region {
-    fn size(&self) -> u64 {
-        self.len() as u64
-    }
-
-    fn get(&self, offset: u64, dst: &mut [u8]) -> Result<(), AccessError> {
-        self.read(offset, dst)
-    }
-
-    fn put(&self, offset: u64, src: &[u8]) -> Result<(), AccessError> {
-        self.write(offset, src)
-    }
-}
-
-impl Memory for ImportedRegion {
-    fn size(&self) -> u64 {
-        self.len()
-    }
-
-    fn get(&self, offset: u64, dst: &mut [u8]) -> Result<(), AccessError> {
-        self.read(offset, dst)
-    }
-
-    fn put(&self, offset: u64, src: &[u8]) -> Result<(), AccessError> {
-        self.write(offset, src)
-    }
-}
-
-const CHUNK: usize = 1 << 20;
-
 /// Writes the pattern of `seed` to all of `mem`; sums what it writes.
 ///
 /// # Errors
 /// What the library answered.
 pub(crate) fn fill(mem: &impl Memory, seed: u64) -> Result<Report, Fault> {
-    let mut pattern = Pattern(seed);
-    each_chunk(mem.size(), |offset, chunk| {
-        pattern.fill(chunk);
+    let pattern = Pattern::Random(seed);
+    moved(mem.size(), |offset, chunk| {
+        pattern.fill(offset, chunk);
         let start = Instant::now();
         mem.put(offset, chunk)?;
         Ok(in_nanos(start.elapsed()))
@@ -158,46 +112,25 @@ pub(crate) fn fill(mem: &impl Memory, seed: u64) -> Result<Report, Fault> {
 /// # Errors
 /// What the library answered.
 pub(crate) fn sum(mem: &impl Memory) -> Result<Report, Fault> {
-    each_chunk(mem.size(), |offset, chunk| {
+    moved(mem.size(), |offset, chunk| {
         let start = Instant::now();
         mem.get(offset, chunk)?;
         Ok(in_nanos(start.elapsed()))
     })
 }
 
-fn each_chunk(
+fn moved(
     size: u64,
     mut step: impl FnMut(u64, &mut [u8]) -> Result<u64, AccessError>,
 ) -> Result<Report, Fault> {
-    let mut chunk = vec![0; CHUNK];
-    let (mut offset, mut crc, mut nanos) = (0, 0, 0);
-    while offset < size {
-        let len = usize::try_from(size - offset).map_or(CHUNK, |rest| rest.min(CHUNK));
-        let part = &mut chunk[..len];
-        nanos += step(offset, part).map_err(fault)?;
-        crc = crc32c::crc32c_append(crc, part);
-        offset += len as u64;
-    }
+    let (mut crc, mut nanos) = (0, 0);
+    each_chunk(0, size, |offset, chunk| {
+        nanos += step(offset, chunk)?;
+        crc = crc32c::crc32c_append(crc, chunk);
+        Ok(())
+    })
+    .map_err(|error: AccessError| fault(error))?;
     Ok(Report::Moved { bytes: size, crc, nanos })
-}
-
-/// Bytes that look random, the same for the same seed: SplitMix64.
-struct Pattern(u64);
-
-impl Pattern {
-    fn fill(&mut self, bytes: &mut [u8]) {
-        for word in bytes.chunks_mut(8) {
-            let next = self.next().to_le_bytes();
-            word.copy_from_slice(&next[..word.len()]);
-        }
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
 }
 
 /// What transports said, for the demo.
@@ -244,17 +177,7 @@ pub(crate) fn mistake(what: &str) -> Fault {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_pattern_is_the_same_for_the_same_seed_only() {
-        let bytes = |seed| {
-            let mut bytes = [0; 29];
-            Pattern(seed).fill(&mut bytes);
-            bytes
-        };
-        assert_eq!(bytes(1), bytes(1));
-        assert_ne!(bytes(1), bytes(2));
-    }
+    use crate::memory::CHUNK;
 
     #[test]
     fn the_sum_of_what_was_written_is_that_of_what_is_read() {

@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -41,19 +41,44 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// A demo under way; killed when dropped.
-#[derive(Debug)]
-pub(crate) struct Demo {
-    child: Child,
-    output: Option<BufReader<ChildStdout>>,
+/// Numbers of some length are no secrets; handles have tokens of 16 bytes.
+pub(crate) fn assert_no_secret(output: &str) {
+    assert!(!output.contains("RXMH"), "a handle begins with RXMH: {output}");
+    let hex = |c: char| !c.is_ascii_hexdigit();
+    // Addresses have at most 16 digits.
+    assert!(output.split(hex).all(|word| word.len() <= 16), "a long hexadecimal number: {output}");
+    let bytes = |c: char| !(c.is_ascii_digit() || ", ".contains(c));
+    let list = |part: &str| part.split(", ").filter(|number| number.parse::<u8>().is_ok()).count();
+    assert!(output.split(bytes).all(|part| list(part) < 8), "a list of bytes: {output}");
 }
 
-impl Demo {
+/// A command under way; killed when dropped, and when it takes too long.
+#[derive(Debug)]
+pub(crate) struct Running {
+    child: Child,
+    output: Option<BufReader<ChildStdout>>,
+    story: String,
+    _done: mpsc::Sender<()>,
+}
+
+impl Running {
     /// Starts it.
     pub(crate) fn start(args: &[&str]) -> Self {
-        let mut child = rucx(args).stdout(Stdio::piped()).spawn().unwrap();
+        Self::of(&mut rucx(args))
+    }
+
+    /// Starts this command.
+    pub(crate) fn of(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let output = child.stdout.take().map(BufReader::new);
-        Self { child, output }
+        let pid = Pid::from_child(&child);
+        let (done, watch) = mpsc::channel::<()>();
+        thread::spawn(move || {
+            if watch.recv_timeout(PATIENCE) == Err(mpsc::RecvTimeoutError::Timeout) {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        });
+        Self { child, output, story: String::new(), _done: done }
     }
 
     /// Its process.
@@ -66,6 +91,11 @@ impl Demo {
         self.output.as_mut().unwrap()
     }
 
+    /// Its standard input, if that is a pipe.
+    pub(crate) fn input(&mut self) -> ChildStdin {
+        self.child.stdin.take().unwrap()
+    }
+
     /// Reads on no more.
     pub(crate) fn close_output(&mut self) {
         self.output = None;
@@ -73,8 +103,20 @@ impl Demo {
 
     /// Reads until a line contains `part`.
     pub(crate) fn wait_for(&mut self, part: &str) {
-        let lines = self.output().lines().map_while(Result::ok);
-        assert!(lines.into_iter().any(|line| line.contains(part)), "it ended before {part:?}");
+        loop {
+            let begin = self.story.len();
+            let output = self.output.as_mut().unwrap();
+            let read = output.read_line(&mut self.story).unwrap();
+            assert!(read > 0, "it ended before {part:?}: {}", self.story);
+            if self.story[begin..].contains(part) {
+                return;
+            }
+        }
+    }
+
+    /// Sends it a signal.
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(self.pid(), signal).unwrap();
     }
 
     /// The process of a role, found by its command line among the demo's children.
@@ -89,9 +131,9 @@ impl Demo {
         Pid::from_raw(child.unwrap().parse().unwrap()).unwrap()
     }
 
-    /// Its exit status, and the rest of what it printed.
+    /// Its exit status, and what it printed.
     pub(crate) fn finish(mut self) -> (ExitStatus, String) {
-        let mut story = String::new();
+        let mut story = std::mem::take(&mut self.story);
         if let Some(mut output) = self.output.take() {
             output.read_to_string(&mut story).unwrap();
         }
@@ -106,7 +148,7 @@ impl Demo {
     }
 }
 
-impl Drop for Demo {
+impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
