@@ -43,8 +43,8 @@ impl CmaMd {
             max_reg: u64::MAX,
             reg_alignment: 1,
             reg_cost: LinearCost::ZERO,
-            // Measured by `cargo bench -p rucx-benches --bench export`, rows "cma read".
-            access_cost: LinearCost { base: 550e-9, per_byte: 0.06e-9 },
+            // Measured by `cargo bench -p rucx-benches --bench export`, rows "cma.read".
+            access_cost: LinearCost { base: 760e-9, per_byte: 0.05e-9 },
             alloc_mem_types: MemTypes::empty(),
             reg_mem_types: MemTypes::HOST,
             access_mem_types: MemTypes::HOST,

@@ -33,8 +33,8 @@ impl SelfMd {
             max_reg: u64::MAX,
             reg_alignment: 1,
             reg_cost: LinearCost::ZERO,
-            // Measured by `cargo bench -p rucx-benches --bench export`, rows "self read".
-            access_cost: LinearCost { base: 15e-9, per_byte: 0.025e-9 },
+            // As shm: the same copy behind the same gate.
+            access_cost: LinearCost { base: 16e-9, per_byte: 0.025e-9 },
             alloc_mem_types: MemTypes::empty(),
             reg_mem_types: MemTypes::HOST,
             access_mem_types: MemTypes::HOST,

@@ -40,8 +40,8 @@ impl ShmMd {
             max_reg: 0,
             reg_alignment: ucs::mem::page::page_size(),
             reg_cost: LinearCost::ZERO,
-            // Measured by `cargo bench -p rucx-benches --bench export`, rows "shm read".
-            access_cost: LinearCost { base: 15e-9, per_byte: 0.025e-9 },
+            // Measured by `cargo bench -p rucx-benches --bench export`, rows "import.read".
+            access_cost: LinearCost { base: 16e-9, per_byte: 0.025e-9 },
             alloc_mem_types: MemTypes::HOST,
             reg_mem_types: MemTypes::empty(),
             access_mem_types: MemTypes::HOST,
