@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc, unreachable_pub)] // tests
 
+mod cma;
 mod errors;
 mod faults;
 mod fork;
@@ -18,9 +19,25 @@ fn main() -> std::process::ExitCode {
     testkit::main! {
         roles: [
             roles::host, roles::dpu, fork::forking_host, fork::host_with_a_child, faults::execing_importer, fork::forking_dpu, limits::host_at_limits, limits::dpu_at_limits, limits::host_without_descriptors, limits::host_at_map_count,
+            cma::host, cma::access::filtered_dpu, cma::access::filtered_host, cma::access::host_that_must_not_be_traced,
+            cma::faults::hammer, cma::faults::dpu_without_capabilities, cma::pids::world,
             many::leaves_nothing_behind, hostile::hoarder, region::answering, revoke::writer, ways::grabber,
         ],
         tests: [
+            cma::access::another_user, cma::access::filter_against_importers, cma::access::filter_against_exporters,
+            cma::access::tracers_are_let_in_on_request_only, cma::access::the_token_is_asked_for_nevertheless,
+            cma::faults::exporter_is_killed_in_mid_transfer, cma::faults::exporter_exits_in_mid_transfer,
+            cma::faults::exporter_execs_in_mid_transfer, cma::faults::exporter_execs_after_import,
+            cma::faults::exporter_unmaps_in_mid_transfer, cma::faults::exporter_becomes_another,
+            cma::faults::stopped_exporter_is_still_read, cma::faults::stopped_exporter_times_out,
+            cma::memory::of_every_kind, cma::memory::allocated_memory_by_cost, cma::memory::read_only, cma::memory::holes,
+            cma::memory::beyond_the_end_of_a_file, cma::memory::a_sparse_tebibyte, cma::memory::huge_pages,
+            cma::memory::newer_region_at_the_same_address,
+            cma::namespaces::other_pid_namespace, cma::namespaces::other_user_namespace,
+            cma::namespaces::other_mount_namespace, cma::namespaces::as_two_containers,
+            cma::namespaces::other_network_namespace, cma::namespaces::service_directory,
+            cma::namespaces::service_directory_that_is_none,
+            cma::pids::used_again_by_another_exporter,
             errors::bytes_of_the_wire_arrive_both_ways, errors::truncated_at_every_byte, errors::trailing_bytes,
             errors::not_a_handle, errors::wrong_token, errors::wrong_token_in_one_of_two_keys, errors::missing_token, errors::forged_fields, errors::other_boot,
             errors::revoked, errors::revoked_twice, errors::region_dropped, errors::context_dropped,

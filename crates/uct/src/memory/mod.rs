@@ -17,7 +17,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 pub use owned::{OwnedBytes, StableBuf, StableBufMut};
 pub use private::PrivateMem;
 pub use raw::RawMem;
-pub(crate) use raw::fault;
+pub(crate) use raw::{Tries, fault};
 pub use view::MappedView;
 
 bitflags! {

@@ -86,7 +86,7 @@ fn transfer(
     address: u64,
     mut call: impl FnMut(usize) -> Result<usize, Errno>,
 ) -> Result<(), AccessError> {
-    let (mut done, mut tried) = (0, None);
+    let (mut done, mut tries) = (0, Tries::default());
     while done < len {
         let errno = match call(done) {
             Ok(moved @ 1..) => {
@@ -99,7 +99,7 @@ fn transfer(
         let (done, address) = (done as u64, address + done as u64);
         match errno {
             Errno::FAULT => {
-                fault(vm::mapped_at("/proc/self", address, for_writing), done, &mut tried)?;
+                fault(vm::mapped_at("/proc/self", address, for_writing), done, &mut tries)?;
             }
             Errno::NOMEM => {
                 return Err(AccessError::Unsupported {
@@ -116,15 +116,36 @@ fn transfer(
     Ok(())
 }
 
+/// How often an access has been tried again at one place.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tries {
+    done: u64,
+    count: u8,
+}
+
+impl Tries {
+    /// An owner may unmap and map a page again and again; that it meets each try of so many is next to impossible.
+    const MOST: u8 = 8;
+
+    /// Whether it may be tried once more after `done` bytes.
+    fn again(&mut self, done: u64) -> bool {
+        if self.done != done {
+            *self = Self { done, count: 0 };
+        }
+        self.count += 1;
+        self.count <= Self::MOST
+    }
+}
+
 /// Why an access stopped after `done` bytes at a page with this mapping. None if the page has been mapped meanwhile, and the access
-/// may go on; `tried` holds after how many bytes that was said last.
+/// may go on.
 ///
 /// # Errors
 /// [`AccessError`].
 #[cold]
-pub(crate) fn fault(mapped: Mapped, done: u64, tried: &mut Option<u64>) -> Result<(), AccessError> {
+pub(crate) fn fault(mapped: Mapped, done: u64, tries: &mut Tries) -> Result<(), AccessError> {
     match mapped {
-        Mapped::Allowed if tried.replace(done) != Some(done) => Ok(()),
+        Mapped::Allowed if tries.again(done) => Ok(()),
         Mapped::Allowed => Err(AccessError::AccessDenied {
             done,
             why: "the pages are mapped, but the kernel does not reach them: beyond the end of a file, or a device's",
@@ -140,20 +161,25 @@ pub(crate) fn fault(mapped: Mapped, done: u64, tried: &mut Option<u64>) -> Resul
 mod tests {
     use super::*;
 
-    /// A page that another thread maps between the access and the look at the mappings is tried again, once for each place.
+    /// A page that another thread maps between the access and the look at the mappings is tried again, a few times at each place.
     #[test]
     fn pages_mapped_meanwhile_are_tried_again() {
-        let mut tried = None;
-        let mut at = |mapped, done| fault(mapped, done, &mut tried).map_err(|error| error.to_string());
-        assert_eq!(at(Mapped::Allowed, 0), Ok(()));
-        assert_eq!(at(Mapped::Allowed, 4096), Ok(()));
+        let mut tries = Tries::default();
+        let mut at = |mapped, done| fault(mapped, done, &mut tries).map_err(|error| error.to_string());
+        for done in [0, 4096] {
+            for _ in 0..Tries::MOST {
+                assert_eq!(at(Mapped::Allowed, done), Ok(()));
+            }
+        }
         assert_eq!(at(Mapped::No, 4096).unwrap_err(), "stale after 4096 bytes: the owner has unmapped it");
         let beyond = at(Mapped::Allowed, 4096).unwrap_err();
         assert!(
-            beyond.starts_with("access denied after 4096 bytes: the pages are mapped, but the kernel"),
+            beyond.starts_with(
+                "access denied after 4096 bytes: the pages are mapped, but the kernel does not reach them"
+            ),
             "{beyond}"
         );
-        let denied = at(Mapped::Denied, 8192).unwrap_err();
-        assert_eq!(denied, "access denied after 8192 bytes: the pages are mapped, but not for this access");
+        let denied = at(Mapped::Denied, 0).unwrap_err();
+        assert_eq!(denied, "access denied after 0 bytes: the pages are mapped, but not for this access");
     }
 }

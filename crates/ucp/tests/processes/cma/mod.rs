@@ -135,7 +135,10 @@ pub fn host() {
                 let not = rustix::process::DumpableBehavior::NotDumpable;
                 rustix::process::set_dumpable_behavior(not).unwrap();
             }
-            "become" => testkit::limits::drop_to_uid(number(1) as u32, number(1) as u32).unwrap(),
+            "become" => {
+                let user = words[1].parse().unwrap();
+                testkit::limits::drop_to_uid(user, user).unwrap();
+            }
             "exec" => {
                 use std::os::unix::process::CommandExt;
                 let error = std::process::Command::new("/bin/sleep").arg("60").exec();

@@ -26,7 +26,10 @@
 
 #![allow(unsafe_code)]
 
-#[cfg(any(test, not(all(target_arch = "x86_64", target_feature = "sse2", not(any(loom, rucx_sanitizer, miri))))))]
+#[cfg(any(
+    test,
+    not(all(target_arch = "x86_64", target_feature = "sse2", not(any(loom, rucx_sanitizer, miri))))
+))]
 mod fallback;
 #[cfg(test)]
 mod tests;

@@ -14,7 +14,7 @@ use crate::api::{
 };
 use crate::config::IMPORT_TIMEOUT;
 use crate::export::{Export, ExportTable, Gate, Token};
-use crate::memory::{AccessError, LocalMem, MappedView, Rights, StaleReason, check_range, fault};
+use crate::memory::{AccessError, LocalMem, MappedView, Rights, StaleReason, Tries, check_range, fault};
 use crate::process::Identity;
 use crate::process::access::Facts;
 use crate::process::vm::{self, Mapped};
@@ -204,9 +204,9 @@ impl CmaAttachment {
         mut transfer: impl FnMut(usize) -> Result<(), Stopped>,
     ) -> Result<(), AccessError> {
         let Err(mut stopped) = transfer(0) else { return Ok(()) };
-        let mut tried = None;
+        let mut tries = Tries::default();
         loop {
-            self.explain(&stopped, offset, for_writing, &mut tried)?;
+            self.explain(&stopped, offset, for_writing, &mut tries)?;
             match transfer(stopped.done) {
                 Ok(()) => return Ok(()),
                 Err(again) => stopped = again,
@@ -221,7 +221,7 @@ impl CmaAttachment {
         stopped: &Stopped,
         offset: u64,
         for_writing: bool,
-        tried: &mut Option<u64>,
+        tries: &mut Tries,
     ) -> Result<(), AccessError> {
         let done = stopped.done as u64;
         let stale = |why| Err(AccessError::Stale { done, why });
@@ -234,7 +234,7 @@ impl CmaAttachment {
                 if process.is_dead() {
                     return stale(StaleReason::ExporterGone);
                 }
-                fault(mapped.unwrap_or(Mapped::Unknown), done, tried)
+                fault(mapped.unwrap_or(Mapped::Unknown), done, tries)
             }
             Why::Errno(Errno::PERM | Errno::ACCESS) => Err(AccessError::AccessDenied {
                 done,
