@@ -5,7 +5,7 @@
 //!
 //! # Safety
 //! The local side of each call is a slice that is borrowed for the call, exclusively where the kernel writes to it. The remote side
-//! is another process's memory, or this one's: [`write`] has a contract for that case.
+//! is another process's memory, or this one's: [`write()`] has a contract for that case.
 
 #![allow(unsafe_code)]
 
