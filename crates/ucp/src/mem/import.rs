@@ -325,8 +325,9 @@ impl ImportedRegion {
         }
     }
 
-    /// Reads a `T`. An aligned word of up to 8 bytes does not tear, and what its owner wrote before it stored the word is seen
-    /// after this.
+    /// Reads a `T`. Where the transport maps the memory, an aligned word of up to 8 bytes does not tear, and what its owner wrote
+    /// before it stored the word is seen after this. Where the kernel copies ([`ImportedRegion::view`] is `None`), nobody promises
+    /// that.
     ///
     /// # Errors
     /// As [`ImportedRegion::read`].

@@ -126,8 +126,8 @@ pub trait Attachment: Send + Sync + fmt::Debug {
     /// What may be done with it.
     fn rights(&self) -> Rights;
 
-    /// Copies from `offset` on into `dst`. Mediated: it takes part in the exporter's revocation. Aligned accesses of 1, 2, 4
-    /// or 8 bytes do not tear.
+    /// Copies from `offset` on into `dst`. Mediated: it takes part in the exporter's revocation. Where the memory is mapped, aligned
+    /// accesses of 1, 2, 4 or 8 bytes do not tear; where the kernel copies, nobody promises that.
     ///
     /// # Errors
     /// [`AccessError`], which tells how many bytes were moved before.
