@@ -21,7 +21,7 @@ use crate::rows::context;
 type Repeat = fn(&World, u64);
 
 /// What can be counted.
-const OPERATIONS: [(&str, Repeat); 7] = [
+const OPERATIONS: [(&str, Repeat); 11] = [
     ("read 8 B", |world, n| {
         let mut to = [0; 8];
         (0..n).for_each(|_| world.import.read(black_box(8), black_box(&mut to)).expect("within"));
@@ -29,11 +29,25 @@ const OPERATIONS: [(&str, Repeat); 7] = [
     ("write 8 B", |world, n| {
         (0..n).for_each(|_| world.import.write(black_box(8), black_box(&[1; 8])).expect("within"));
     }),
+    ("read 8 B, cma", |world, n| {
+        let mut to = [0; 8];
+        (0..n).for_each(|_| world.own_import.read(black_box(8), black_box(&mut to)).expect("within"));
+    }),
+    ("write 8 B, cma", |world, n| {
+        (0..n).for_each(|_| world.own_import.write(black_box(8), black_box(&[1; 8])).expect("within"));
+    }),
     ("memh_pack", |world, n| {
         (0..n).for_each(|_| drop(black_box(world.region.memh_pack().expect("a handle"))));
     }),
+    ("memh_pack, own memory", |world, n| {
+        (0..n).for_each(|_| drop(black_box(world.own.memh_pack().expect("a handle"))));
+    }),
     ("mem_import, cached", |world, n| {
         let bytes = world.handle.as_bytes();
+        (0..n).for_each(|_| drop(black_box(world.importer.mem_import(black_box(bytes)).expect("an import"))));
+    }),
+    ("mem_import, own memory, cached", |world, n| {
+        let bytes = world.own_handle.as_bytes();
         (0..n).for_each(|_| drop(black_box(world.importer.mem_import(black_box(bytes)).expect("an import"))));
     }),
     ("copy 8 B", |_, n| copies::<8>(n)),
@@ -58,6 +72,10 @@ struct World {
     handle: PackedMemh,
     importer: Context,
     import: ImportedRegion,
+    /// Memory that rucx did not allocate.
+    own: Region,
+    own_handle: PackedMemh,
+    own_import: ImportedRegion,
 }
 
 impl World {
@@ -66,7 +84,11 @@ impl World {
         let handle = region.memh_pack().expect("a handle");
         let importer = context();
         let import = importer.mem_import(handle.as_bytes()).expect("an import");
-        Self { region, handle, importer, import }
+        let own = context().mem_map(MemMap::buffer(vec![0; 4096]).exported()).expect("memory");
+        let own_handle = own.memh_pack().expect("a handle");
+        let own_import = importer.mem_import(own_handle.as_bytes()).expect("an import");
+        assert_eq!((import.transport(), own_import.transport()), ("shm", "cma"));
+        Self { region, handle, importer, import, own, own_handle, own_import }
     }
 }
 
