@@ -127,6 +127,9 @@ fn socket(path: &Path, deadline: Deadline) -> Result<Found, Absent> {
 fn stream(from: OwnedFd, deadline: Deadline) -> Result<Found, Absent> {
     let bytes = ucp::read_handle(&mut Timed { from, deadline }).map_err(|error| match error.kind() {
         io::ErrorKind::TimedOut => late(deadline),
+        io::ErrorKind::ConnectionReset => {
+            Absent::new("the exporter has ended meanwhile", "begin again with rucx export, and import then")
+        }
         _ => Absent::new(error.to_string(), "pass on exactly the bytes that rucx export gave"),
     })?;
     Ok(Found { bytes, warning: None })

@@ -167,5 +167,7 @@ mod tests {
         let mut all = Changes::default();
         all.add(0, &old, &[1; 256]);
         assert_eq!((all.bytes, all.ends, all.rows.len()), (256, Some((0, 255)), ROWS));
+        all.add(1 << 20, &[0], &[1]);
+        assert_eq!((all.bytes, all.ends, all.rows.len()), (257, Some((0, 1 << 20)), ROWS));
     }
 }
