@@ -26,16 +26,40 @@ pub fn peers_of_the_service_socket() {
     let mut host = Actor::host(4096);
     let exported = host.export();
     let name = service_of(&exported);
+    bad_peers(&exported, || connect_to(&name));
+}
+
+/// The socket with a path is as the abstract one.
+pub fn peers_of_the_socket_in_a_directory() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().to_str().unwrap();
+    let mut host = Actor(testkit::Role::new("roles::host").arg("4096").env("UCX_SERVICE_DIR", path).start());
+    let exported = host.export();
+    let file = std::fs::read_dir(path).unwrap().next().unwrap().unwrap().path();
+    bad_peers(&exported, || {
+        let socket =
+            socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        connect(&socket, &SocketAddrUnix::new(&file).unwrap()).unwrap();
+        socket
+    });
+}
+
+fn bad_peers(exported: &[u8], connect: impl Fn() -> OwnedFd) {
     // Says nothing: dropped after a second.
-    let silent = connect_to(&name);
+    let silent = connect();
+    // Says a byte now and then: dropped at the first, which is no request.
+    let slow = connect();
+    send(&slow, b"R", SendFlags::NOSIGNAL).unwrap();
+    assert!(ends(&slow) < Duration::from_millis(900), "one byte");
+    assert!(send(&slow, b"X", SendFlags::NOSIGNAL).is_err(), "nobody reads the second");
     // Says something that is no request, half of one, too much: dropped at once.
     for bytes in [&b"hello"[..], &[0; 87], &[0; 89], &[0xff; 88]] {
-        let socket = connect_to(&name);
+        let socket = connect();
         send(&socket, bytes, SendFlags::NOSIGNAL).unwrap();
         assert!(ends(&socket) < Duration::from_millis(900), "{} bytes", bytes.len());
     }
     // Shows a wrong token: answered, then dropped.
-    let content = Handle::decode(&exported, |_| true).unwrap();
+    let content = Handle::decode(exported, |_| true).unwrap();
     let claim = uct::export::Claim {
         slot: 1,
         id: content.registration_id,
@@ -46,7 +70,7 @@ pub fn peers_of_the_service_socket() {
     };
     let request =
         Request { sequence: 5, want_control: true, want_memory: true, uuid: content.context_uuid, claim };
-    let socket = connect_to(&name);
+    let socket = connect();
     // Descriptors that come along are nobody's.
     reply(&socket, &request.encode(), &[memfd(4096, SEALS), memfd(4096, SEALS)]);
     let mut bytes = [0; 64];
@@ -58,7 +82,7 @@ pub fn peers_of_the_service_socket() {
     assert!(waited < Duration::from_secs(3), "{waited:?}");
     // Others are unaffected.
     let mut dpu = Actor::dpu();
-    dpu.import(&exported).ok();
+    dpu.import(exported).ok();
     assert_eq!(dpu.read(0, 4).ok(), [FILL; 4]);
 }
 
