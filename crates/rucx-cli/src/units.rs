@@ -62,6 +62,11 @@ fn three_digits(value: f64) -> String {
     }
 }
 
+/// How often: `once`, `2 times`.
+pub(crate) fn times(count: u64) -> String {
+    if count == 1 { "once".to_owned() } else { format!("{count} times") }
+}
+
 /// A duration in nanoseconds.
 pub(crate) fn in_nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
@@ -105,6 +110,11 @@ mod tests {
             assert_eq!(time(picoseconds), text, "{picoseconds}");
         }
         assert_eq!(nanos(1_500), "1.50 µs");
+    }
+
+    #[test]
+    fn counts() {
+        assert_eq!([0, 1, 2].map(times), ["0 times", "once", "2 times"]);
     }
 
     #[test]

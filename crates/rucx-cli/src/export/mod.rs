@@ -182,7 +182,7 @@ fn close(
     let removed = place.remove();
     ui.say(Who::Host, end.as_str())?;
     if let Some(given) = given {
-        ui.note(&format!("the handle was given away {given} times"))?;
+        ui.note(&format!("the handle was given away {}", units::times(given)))?;
     }
     ui.note(&match &removed {
         Ok(true) => format!("removed {}", path.display()),
@@ -205,6 +205,6 @@ fn remedy(error: &NotRevoked) -> String {
     }
     let pids = pids.join(" ");
     format!(
-        "continue what was stopped (kill -CONT {pids}), or end it (kill -KILL {pids}); nobody else may begin"
+        "continue what was stopped (kill -CONT {pids}), or end it (kill -KILL {pids}); no other access begins"
     )
 }

@@ -94,7 +94,7 @@ pub(super) fn watch(
     let mut times = 0_u64;
     loop {
         if signals.wait(interval)? {
-            return Ok(format!("ended by a signal; it changed {times} times"));
+            return Ok(format!("ended by a signal; it changed {}", units::times(times)));
         }
         let mut changes = Changes::default();
         let looked = look(mem, offset, &mut known, Some(&mut changes));
@@ -110,7 +110,7 @@ pub(super) fn watch(
 
 fn revoked(ui: &mut Ui, times: u64) -> Result<String, Failure> {
     ui.say(Who::Dpu, &format!("stale: {}", StaleReason::Revoked))?;
-    Ok(format!("revoked by its owner; it changed {times} times"))
+    Ok(format!("revoked by its owner; it changed {}", units::times(times)))
 }
 
 fn copy_for(len: u64) -> Result<Vec<u8>, Failure> {
