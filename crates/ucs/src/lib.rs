@@ -16,6 +16,7 @@ pub mod config;
 pub mod fork;
 pub mod log;
 pub mod mem;
+pub mod rcache;
 pub mod status;
 pub mod sync;
 pub mod time;

@@ -1,0 +1,3 @@
+//! The registration cache: registrations that behave as if they were bound to the address.
+
+pub mod word;

@@ -1,0 +1,488 @@
+//! State, generation and reference count of a registration, in one 64-bit word.
+//!
+//! ```text
+//! bits 61–63 state · bits 32–60 generation · bits 0–31 references
+//!
+//! FREE ─begin─▶ REGISTERING ─publish─▶ VALID ─invalidate─▶ STALE ─claim, no references─▶ DEAD ─free─▶ FREE
+//!                    └──────invalidate─────▶ POISONED ─────────────abandon───────────────▶ DEAD
+//! ```
+//!
+//! Whoever takes a reference gets all three in the same instruction. References are only ever added and taken away, never stored:
+//! a late reader may hold one for a moment on a slot that has been used again, and finds out by what it got. Whoever takes away the
+//! last reference of a stale registration may claim it, and so may the reclaimer when there was none; exactly one succeeds, and
+//! deregisters.
+
+use crate::sync::{AtomicU64, Ordering};
+
+/// What a registration is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Nothing lives in the slot.
+    Free,
+    /// Being made: not to be used.
+    Registering,
+    /// Changed while it was being made: its maker gives it up.
+    Poisoned,
+    /// Usable.
+    Valid,
+    /// Its memory has changed: used by those who hold it, and by nobody else.
+    Stale,
+    /// Being deregistered.
+    Dead,
+}
+
+const REFERENCES: u64 = u32::MAX as u64;
+const GENERATION_SHIFT: u32 = 32;
+const GENERATION: u64 = (1 << 29) - 1;
+const STATE_SHIFT: u32 = 61;
+
+impl State {
+    const ALL: [Self; 6] =
+        [Self::Free, Self::Registering, Self::Poisoned, Self::Valid, Self::Stale, Self::Dead];
+
+    fn bits(self) -> u64 {
+        (self as u64) << STATE_SHIFT
+    }
+}
+
+/// What a word held at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen(u64);
+
+impl Seen {
+    /// The state.
+    #[inline]
+    #[must_use]
+    pub fn state(self) -> State {
+        // The two values that are no state are never stored.
+        State::ALL.get((self.0 >> STATE_SHIFT) as usize).copied().unwrap_or(State::Dead)
+    }
+
+    /// How often the slot had been taken.
+    #[inline]
+    #[must_use]
+    pub fn generation(self) -> u64 {
+        self.0 >> GENERATION_SHIFT & GENERATION
+    }
+
+    /// How many references there were.
+    #[inline]
+    #[must_use]
+    pub fn references(self) -> u64 {
+        self.0 & REFERENCES
+    }
+
+    fn with(self, state: State) -> u64 {
+        self.0 & !(7 << STATE_SHIFT) | state.bits()
+    }
+}
+
+/// The word.
+#[derive(Debug)]
+pub struct RegionWord(AtomicU64);
+
+impl Default for RegionWord {
+    fn default() -> Self {
+        Self(AtomicU64::new(State::Free.bits()))
+    }
+}
+
+impl RegionWord {
+    /// What it holds.
+    #[inline]
+    pub fn load(&self) -> Seen {
+        Seen(self.0.load(Ordering::Acquire))
+    }
+
+    /// Takes a reference, whatever the state; the caller looks at what it got, and gives it back if that is not what it wants.
+    #[inline]
+    #[must_use = "a reference is to be given back"]
+    pub fn acquire(&self) -> Seen {
+        Seen(self.0.fetch_add(1, Ordering::Acquire))
+    }
+
+    /// Gives a reference back. `true`: it was the last one of a stale registration, and the caller may [`RegionWord::claim`] it.
+    #[inline]
+    pub fn release(&self) -> bool {
+        // Release: all that was done with the registration comes before what its deregistration does.
+        let before = Seen(self.0.fetch_sub(1, Ordering::AcqRel));
+        before.references() == 1 && before.state() == State::Stale
+    }
+
+    fn step(&self, allowed: impl Fn(Seen) -> Option<u64>) -> Result<Seen, Seen> {
+        let mut seen = self.load();
+        loop {
+            let new = allowed(seen).ok_or(seen)?;
+            match self.0.compare_exchange(seen.0, new, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Ok(seen),
+                Err(found) => seen = Seen(found),
+            }
+        }
+    }
+
+    /// FREE → REGISTERING, the next generation. The caller owns the slot: nobody else takes a free one meanwhile.
+    ///
+    /// # Errors
+    /// What was there instead.
+    pub fn begin(&self) -> Result<(), Seen> {
+        self.step(|seen| {
+            let next = (seen.generation() + 1) & GENERATION;
+            let taken = seen.0 & !(GENERATION << GENERATION_SHIFT) | next << GENERATION_SHIFT;
+            (seen.state() == State::Free).then(|| Seen(taken).with(State::Registering))
+        })
+        .map(drop)
+    }
+
+    /// REGISTERING → VALID, with a reference for the maker.
+    ///
+    /// # Errors
+    /// It was poisoned.
+    pub fn publish(&self) -> Result<(), Seen> {
+        self.step(|seen| (seen.state() == State::Registering).then(|| seen.with(State::Valid) + 1)).map(drop)
+    }
+
+    /// VALID → STALE, REGISTERING → POISONED. `true`: it became stale, and nobody held it, so that somebody has to come and claim it.
+    ///
+    /// Never waits for who holds it.
+    pub fn invalidate(&self) -> bool {
+        let before = self.step(|seen| match seen.state() {
+            State::Valid => Some(seen.with(State::Stale)),
+            State::Registering => Some(seen.with(State::Poisoned)),
+            _ => None,
+        });
+        before.is_ok_and(|seen| seen.state() == State::Valid && seen.references() == 0)
+    }
+
+    /// VALID, without references → STALE: for an eviction, which takes only what nobody uses.
+    ///
+    /// # Errors
+    /// What was there instead.
+    pub fn retire(&self) -> Result<(), Seen> {
+        let unused = |seen: Seen| seen.state() == State::Valid && seen.references() == 0;
+        self.step(|seen| unused(seen).then(|| seen.with(State::Stale))).map(drop)
+    }
+
+    /// STALE, without references → DEAD. One caller succeeds, and is to deregister.
+    pub fn claim(&self) -> bool {
+        let unused = |seen: Seen| seen.state() == State::Stale && seen.references() == 0;
+        self.step(|seen| unused(seen).then(|| seen.with(State::Dead))).is_ok()
+    }
+
+    /// REGISTERING or POISONED → DEAD: the maker gives it up.
+    ///
+    /// # Errors
+    /// What was there instead.
+    pub fn abandon(&self) -> Result<(), Seen> {
+        self.step(|seen| {
+            let mine = matches!(seen.state(), State::Registering | State::Poisoned);
+            mine.then(|| seen.with(State::Dead))
+        })
+        .map(drop)
+    }
+
+    /// DEAD → FREE: the slot may be taken again.
+    ///
+    /// # Errors
+    /// What was there instead.
+    pub fn free(&self) -> Result<(), Seen> {
+        self.step(|seen| (seen.state() == State::Dead).then(|| seen.with(State::Free))).map(drop)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn valid() -> RegionWord {
+        let word = RegionWord::default();
+        word.begin().unwrap();
+        word.publish().unwrap();
+        word
+    }
+
+    #[test]
+    fn a_registration_s_life() {
+        let word = RegionWord::default();
+        assert_eq!((word.load().state(), word.load().generation()), (State::Free, 0));
+        word.begin().unwrap();
+        assert_eq!((word.load().state(), word.load().generation()), (State::Registering, 1));
+        assert!(word.begin().is_err());
+        word.publish().unwrap();
+        assert_eq!((word.load().state(), word.load().references()), (State::Valid, 1));
+        assert_eq!(word.acquire().state(), State::Valid);
+        assert!(!word.claim(), "it is valid");
+        assert!(word.retire().is_err(), "it is used");
+        assert!(!word.invalidate(), "those who hold it will come");
+        assert!(!word.claim(), "it is held");
+        assert!(!word.release());
+        assert!(word.release(), "the last one may claim it");
+        assert!(word.claim());
+        assert!(!word.claim(), "once");
+        word.free().unwrap();
+        word.begin().unwrap();
+        assert_eq!((word.load().state(), word.load().generation()), (State::Registering, 2));
+    }
+
+    #[test]
+    fn changed_while_it_is_made() {
+        let word = RegionWord::default();
+        word.begin().unwrap();
+        assert!(!word.invalidate());
+        assert_eq!(word.publish().unwrap_err().state(), State::Poisoned);
+        word.abandon().unwrap();
+        word.free().unwrap();
+    }
+
+    #[test]
+    fn nobody_held_it() {
+        let word = valid();
+        assert!(!word.release());
+        assert!(word.invalidate(), "somebody has to come");
+        assert!(!word.invalidate(), "once");
+        assert!(word.claim());
+    }
+
+    #[test]
+    fn evictions_take_what_nobody_uses() {
+        let word = valid();
+        assert!(word.retire().is_err());
+        assert!(!word.release());
+        word.retire().unwrap();
+        assert!(word.claim());
+    }
+
+    /// A late reader's reference is neither lost nor stored over when the slot is used again meanwhile.
+    #[test]
+    fn late_readers_are_harmless() {
+        let word = valid();
+        assert!(!word.release());
+        assert!(word.invalidate() && word.claim());
+        assert_eq!(word.acquire().state(), State::Dead);
+        word.free().unwrap();
+        assert_eq!(word.acquire().state(), State::Free);
+        word.begin().unwrap();
+        word.publish().unwrap();
+        assert_eq!(word.load().references(), 3);
+        assert!(!word.release() && !word.release() && !word.release());
+        assert_eq!((word.load().references(), word.load().generation()), (0, 2));
+    }
+
+    #[test]
+    fn generations_wrap_without_touching_the_rest() {
+        let word = RegionWord(AtomicU64::new(State::Free.bits() | GENERATION << GENERATION_SHIFT | 7));
+        word.begin().unwrap();
+        let seen = word.load();
+        assert_eq!((seen.state(), seen.generation(), seen.references()), (State::Registering, 0, 7));
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_models {
+    #![allow(unsafe_code)] // loom's cells lend raw pointers: loom itself checks each access
+
+    use loom::cell::UnsafeCell;
+    use loom::sync::{Arc, Mutex};
+    use loom::thread;
+
+    use super::{RegionWord, State};
+    use crate::sync::{AtomicU64, AtomicUsize, Ordering};
+
+    /// A slot with what the registration is: the generation it was made in, or 0.
+    struct Slot {
+        word: RegionWord,
+        handle: UnsafeCell<u64>,
+        deregistered: AtomicUsize,
+    }
+
+    impl Slot {
+        fn valid() -> Arc<Self> {
+            let slot = Self {
+                word: RegionWord::default(),
+                handle: UnsafeCell::new(0),
+                deregistered: AtomicUsize::new(0),
+            };
+            slot.make();
+            slot.put();
+            Arc::new(slot)
+        }
+
+        /// Registers anew, as the only one who does.
+        fn make(&self) {
+            self.word.begin().unwrap();
+            let generation = self.word.load().generation();
+            self.handle.with_mut(|handle| {
+                // SAFETY: loom checks that nobody else is inside.
+                unsafe { *handle = generation };
+            });
+            let _ = self.word.publish();
+        }
+
+        fn put(&self) {
+            if self.word.release() {
+                self.reclaim();
+            }
+        }
+
+        fn reclaim(&self) -> bool {
+            let mine = self.word.claim();
+            if mine {
+                self.handle.with_mut(|handle| {
+                    // SAFETY: loom checks that nobody else is inside.
+                    unsafe { *handle = 0 };
+                });
+                self.deregistered.fetch_add(1, Ordering::Relaxed);
+                self.word.free().unwrap();
+            }
+            mine
+        }
+
+        /// A hit, as the cache makes it.
+        fn hit(&self) {
+            let seen = self.word.acquire();
+            if seen.state() == State::Valid {
+                self.handle.with(|handle| {
+                    // SAFETY: loom checks that nobody writes meanwhile.
+                    assert_eq!(unsafe { *handle }, seen.generation(), "another registration's handle");
+                });
+            }
+            self.put();
+        }
+    }
+
+    #[test]
+    fn loom_two_hits_and_an_invalidation() {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(|| {
+            let slot = Slot::valid();
+            let hits: Vec<_> = (0..2)
+                .map(|_| {
+                    let slot = Arc::clone(&slot);
+                    thread::spawn(move || slot.hit())
+                })
+                .collect();
+            if slot.word.invalidate() {
+                slot.reclaim();
+            }
+            for hit in hits {
+                hit.join().unwrap();
+            }
+            assert_eq!(slot.deregistered.load(Ordering::Relaxed), 1, "deregistered once");
+        });
+    }
+
+    #[test]
+    fn loom_a_slot_is_used_again_under_a_late_reader() {
+        loom::model(|| {
+            let slot = Slot::valid();
+            let other = Arc::clone(&slot);
+            let hit = thread::spawn(move || other.hit());
+            if slot.word.invalidate() {
+                slot.reclaim();
+            }
+            if slot.word.load().state() == State::Free {
+                slot.make();
+                slot.put();
+            }
+            hit.join().unwrap();
+        });
+    }
+
+    /// What the kernel knows, as registration.md has it: an event is pending from before the change until it is read.
+    #[derive(Debug)]
+    struct Kernel {
+        pending: bool,
+        /// Whether the pages there are watched: what the exact check looks at.
+        watched: bool,
+        page: u64,
+    }
+
+    struct World {
+        kernel: Mutex<Kernel>,
+        seq: AtomicU64,
+        word: RegionWord,
+    }
+
+    fn world() -> Arc<World> {
+        let word = RegionWord::default();
+        word.begin().unwrap();
+        word.publish().unwrap();
+        assert!(!word.release());
+        let kernel = Mutex::new(Kernel { pending: false, watched: true, page: 1 });
+        Arc::new(World { kernel, seq: AtomicU64::new(0), word })
+    }
+
+    impl World {
+        /// One thread unmaps; another is given the address, maps it, and watches it: all before anybody applies the event.
+        fn replace(&self) {
+            {
+                let mut kernel = self.kernel.lock().unwrap();
+                kernel.pending = true;
+                kernel.watched = false;
+                kernel.page = 2;
+            }
+            self.kernel.lock().unwrap().watched = true;
+        }
+
+        /// The handler: odd before it reads, even after it has applied.
+        fn handle(&self) {
+            if !self.kernel.lock().unwrap().pending {
+                return;
+            }
+            self.seq.fetch_add(1, Ordering::SeqCst);
+            self.kernel.lock().unwrap().pending = false;
+            let _ = self.word.invalidate();
+            self.seq.fetch_add(1, Ordering::SeqCst);
+        }
+
+        /// A hit in strict mode. Answers whether it was one; the page pinned is 1.
+        fn hit(&self, check_again: bool) -> bool {
+            let seq = self.seq.load(Ordering::SeqCst);
+            let seen = self.word.acquire();
+            let good = seq % 2 == 0 && seen.state() == State::Valid && {
+                let kernel = self.kernel.lock().unwrap();
+                !kernel.pending && kernel.watched
+            };
+            let now = self.word.load();
+            let unchanged = now.state() == State::Valid
+                && now.generation() == seen.generation()
+                && self.seq.load(Ordering::SeqCst) == seq;
+            let _ = self.word.release();
+            good && (unchanged || !check_again)
+        }
+    }
+
+    fn race(check_again: bool) {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(move || {
+            let world = world();
+            let application = {
+                let world = Arc::clone(&world);
+                thread::spawn(move || world.replace())
+            };
+            let handler = {
+                let world = Arc::clone(&world);
+                thread::spawn(move || world.handle())
+            };
+            let page_before = world.kernel.lock().unwrap().page;
+            if world.hit(check_again) {
+                assert_eq!(page_before, 1, "C1: a hit on pages that were gone before it began");
+            }
+            application.join().unwrap();
+            handler.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn loom_no_hit_on_pages_that_were_gone_before_it_began() {
+        race(true);
+    }
+
+    /// Without the look at state and sequence after the check, the forced interleaving fools it: the model must find that.
+    #[test]
+    #[should_panic]
+    fn loom_guard_a_check_alone_is_fooled() {
+        race(false);
+    }
+}
