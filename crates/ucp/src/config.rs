@@ -3,8 +3,11 @@
 use ucs::config::{AllowList, AnyVar, Var};
 
 /// Transports that may be used.
-pub const TLS: Var<AllowList> =
-    Var::new("UCX_TLS", "all", "Transports that may be used; a leading ^ means all but these");
+pub const TLS: Var<AllowList> = Var::new(
+    "UCX_TLS",
+    "all",
+    "Transports that may be used, or with a leading ^ all but these; as in C UCX, shm and sm mean shm and cma, mm and posix shm alone",
+);
 
 /// Bound of the imports of a context.
 pub const MAX_IMPORTS: Var<usize> =

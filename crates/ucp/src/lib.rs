@@ -55,7 +55,9 @@ pub use ucs::mem::shared::BoundsError;
 pub use ucs::mem::{Limit, MemError};
 pub use uct::api::{ComponentId, GlobalId};
 pub use uct::export::NotRevoked;
-pub use uct::memory::{AccessError, MappedView, RawMem, Rights, StableBuf, StableBufMut, StaleReason};
+pub use uct::memory::{
+    AccessError, DeniedReason, MappedView, RawMem, Rights, StableBuf, StableBufMut, StaleReason,
+};
 
 #[cfg(test)]
 mod tests {

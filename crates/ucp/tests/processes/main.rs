@@ -19,12 +19,12 @@ fn main() -> std::process::ExitCode {
     testkit::main! {
         roles: [
             roles::host, roles::dpu, fork::forking_host, fork::host_with_a_child, faults::execing_importer, fork::forking_dpu, limits::host_at_limits, limits::dpu_at_limits, limits::host_without_descriptors, limits::host_at_map_count,
-            cma::host, cma::access::filtered_dpu, cma::access::filtered_host, cma::access::host_that_must_not_be_traced,
+            cma::host, cma::access::filtered_dpu, cma::access::filtered_host, cma::access::dpu_that_may_not_write, cma::access::host_that_must_not_be_traced,
             cma::faults::hammer, cma::faults::dpu_without_capabilities, cma::pids::world,
             many::leaves_nothing_behind, hostile::hoarder, region::answering, revoke::writer, ways::grabber,
         ],
         tests: [
-            cma::access::another_user, cma::access::filter_against_importers, cma::access::filter_against_exporters,
+            cma::access::another_user, cma::access::filter_against_importers, cma::access::filter_against_writing, cma::access::filter_against_exporters,
             cma::access::tracers_are_let_in_on_request_only, cma::access::the_token_is_asked_for_nevertheless,
             cma::faults::exporter_is_killed_in_mid_transfer, cma::faults::exporter_exits_in_mid_transfer,
             cma::faults::exporter_execs_in_mid_transfer, cma::faults::exporter_execs_after_import,

@@ -135,6 +135,9 @@ impl MemError {
             Self::Limit { limit, .. } => limit.remedy(),
             Self::NoMemory { .. } => "free memory, raise the memory cgroup's limit, or map less",
             Self::TooLarge { .. } => "map less",
+            Self::Sys { errno: Errno::PERM | Errno::ACCESS | Errno::NOSYS, .. } => {
+                "allow that system call: in the seccomp profile, or by a newer kernel"
+            }
             Self::Sys { .. } => "see the error of the system call",
         }
     }

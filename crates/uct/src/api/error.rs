@@ -1,5 +1,6 @@
 //! Errors of memory domains.
 
+use rustix::io::Errno;
 use ucs::Status;
 use ucs::config::UnknownNames;
 use ucs::mem::{ForeignFdError, MemError};
@@ -226,6 +227,14 @@ impl AttachError {
             ConnectError::BadReply(_) | ConnectError::MissingDescriptors { .. } => {
                 unreachable(error, "see that both sides run compatible versions of rucx")
             }
+            ConnectError::Sys { call: "connect", errno: Errno::ACCESS } => unreachable(
+                error,
+                "let this user enter the directory that UCX_SERVICE_DIR names, and write to the socket in it",
+            ),
+            ConnectError::Sys { errno: Errno::PERM | Errno::NOSYS, .. } => unreachable(
+                error,
+                "allow unix sockets in the seccomp profile: socket, connect, sendto, recvmsg, poll",
+            ),
             error => unreachable(error, "see that the exporter runs in the same network namespace"),
         }
     }

@@ -388,7 +388,9 @@ impl ExportTable {
             }
             let waited = begin.get_or_insert_with(Instant::now).elapsed();
             if waited >= patience {
-                tracing::warn!(?importers, ?waited, "an export could not be drained: its memory is kept");
+                if !patience.is_zero() {
+                    tracing::warn!(?importers, ?waited, "an export could not be drained: its memory is kept");
+                }
                 return Err(NotRevoked::InFlight { importers, waited });
             }
             match round {
@@ -464,12 +466,14 @@ impl Export {
         self.table.revoke(&self.claim, Some(self.table.revoke_timeout))
     }
 
-    /// Revokes many exports, as [`Export::revoke`], and waits no longer for all of them than it may for one. Answers for each
-    /// that could not.
+    /// Revokes many exports, as [`Export::revoke`], and waits no longer for all of them than it may for one, and not again for those
+    /// that were revoked before. Answers for each that could not.
     pub fn revoke_all<'a>(exports: impl IntoIterator<Item = &'a Self>) -> Vec<NotRevoked> {
         let begin = Instant::now();
         let revoke = |export: &Self| {
-            let patience = export.table.revoke_timeout.saturating_sub(begin.elapsed());
+            // One that was revoked before has been waited for.
+            let patience = if export.is_live() { export.table.revoke_timeout } else { Duration::ZERO };
+            let patience = patience.saturating_sub(begin.elapsed());
             if export.table.is_mine() {
                 export.table.revoke(&export.claim, Some(patience))
             } else {

@@ -44,7 +44,7 @@ impl Rights {
         if self.contains(Self::WRITE) {
             return Ok(());
         }
-        Err(AccessError::AccessDenied { done: 0, why: "the region was exported read-only" })
+        Err(AccessError::AccessDenied { done: 0, why: DeniedReason::ReadOnlyExport })
     }
 
     /// In words.
@@ -80,7 +80,7 @@ pub enum AccessError {
         /// Bytes that were moved before.
         done: u64,
         /// What was missing.
-        why: &'static str,
+        why: DeniedReason,
     },
     /// All slots that announce an access in flight stayed taken.
     #[error("no in-flight slot came free within {waited:?}")]
@@ -97,6 +97,48 @@ pub enum AccessError {
     /// The object belongs to the parent process of a fork.
     #[error("this object belongs to the parent process: a fork's child must make its own context")]
     Forked,
+}
+
+/// Why an access is denied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeniedReason {
+    /// Importers may only read.
+    #[error("the region was exported read-only")]
+    ReadOnlyExport,
+    /// The owner itself may only read.
+    #[error("the buffer was taken for reading only")]
+    ReadOnlyBuffer,
+    /// The pages' protection (`mprotect(2)`) does not allow it.
+    #[error("the pages are mapped, but not for this access")]
+    Protection,
+    /// There are pages, and nothing behind them that the kernel could reach.
+    #[error(
+        "the pages are mapped, but the kernel does not reach them: beyond the end of a file, or a device's"
+    )]
+    NotBacked,
+    /// Ptrace rights that were there are there no longer.
+    #[error(
+        "the kernel allows it no longer: the exporter has changed its user or is not dumpable any more, or this process may do \
+         less than before"
+    )]
+    NotAllowed,
+}
+
+impl DeniedReason {
+    /// What to do about it.
+    #[must_use]
+    pub fn remedy(self) -> &'static str {
+        match self {
+            Self::ReadOnlyExport => "the owner decides on the rights: see `MemMap::read_only`",
+            Self::ReadOnlyBuffer => "map it with `MemMap::buffer`, which may be written",
+            Self::Protection => "the owner decides on the protection of its pages: see `mprotect(2)`",
+            Self::NotBacked => "see whether the file behind it has been cut off, or its disk is full",
+            Self::NotAllowed => {
+                "let the exporter call prctl(PR_SET_DUMPABLE, 1) after it has changed its user, and run both sides as one user"
+            }
+        }
+    }
 }
 
 /// Why memory is stale.
@@ -142,7 +184,7 @@ impl AccessError {
             Self::Bounds(BoundsError::ReadOnly) => "write to memory that is mapped for writing",
             Self::Bounds(_) => "stay within `len()`",
             Self::Stale { .. } => "ask the owner for a new handle and import that",
-            Self::AccessDenied { .. } => "the owner decides on the rights: see `MemMap::read_only`",
+            Self::AccessDenied { why, .. } => why.remedy(),
             Self::Busy { .. } => "use fewer threads at once, or raise UCX_IMPORT_TIMEOUT",
             Self::Unsupported { .. } => "use memory of `MemMap::allocate`",
             Self::Forked => "create a new Context in the child, or use memory before the fork",
@@ -356,7 +398,7 @@ impl LocalMem {
     fn check_writable(&self) -> Result<(), AccessError> {
         match &self.backing {
             Backing::Owned { _holder } if !_holder.is_writable() => {
-                Err(AccessError::AccessDenied { done: 0, why: "the buffer was taken for reading only" })
+                Err(AccessError::AccessDenied { done: 0, why: DeniedReason::ReadOnlyBuffer })
             }
             _ => Ok(()),
         }

@@ -11,7 +11,7 @@ use std::ptr::NonNull;
 use rustix::io::Errno;
 use rustix::process::getpid;
 
-use super::{AccessError, StaleReason};
+use super::{AccessError, DeniedReason, StaleReason};
 use crate::process::vm::{self, Mapped};
 
 /// A range of this process's addresses, made by the user: whatever is mapped there when it is accessed.
@@ -146,13 +146,8 @@ impl Tries {
 pub(crate) fn fault(mapped: Mapped, done: u64, tries: &mut Tries) -> Result<(), AccessError> {
     match mapped {
         Mapped::Allowed if tries.again(done) => Ok(()),
-        Mapped::Allowed => Err(AccessError::AccessDenied {
-            done,
-            why: "the pages are mapped, but the kernel does not reach them: beyond the end of a file, or a device's",
-        }),
-        Mapped::Denied => {
-            Err(AccessError::AccessDenied { done, why: "the pages are mapped, but not for this access" })
-        }
+        Mapped::Allowed => Err(AccessError::AccessDenied { done, why: DeniedReason::NotBacked }),
+        Mapped::Denied => Err(AccessError::AccessDenied { done, why: DeniedReason::Protection }),
         Mapped::No | Mapped::Unknown => Err(AccessError::Stale { done, why: StaleReason::Unmapped }),
     }
 }

@@ -127,10 +127,9 @@ impl Denial {
     #[must_use]
     pub fn reason(&self) -> String {
         match self {
-            Self::Call(errno) => {
-                format!(
-                    "the system call is refused here, for every process: {errno} (a seccomp filter, or the kernel)"
-                )
+            Self::Call(_) => {
+                "the system call is refused here, for every process: by a seccomp filter, or the kernel"
+                    .to_owned()
             }
             Self::UserNamespace => "the exporter lives in another user namespace".to_owned(),
             Self::User { other, me } => format!(
@@ -150,8 +149,8 @@ impl Denial {
     pub fn remedy(&self) -> &'static str {
         match self {
             Self::Call(_) => {
-                "allow process_vm_readv, process_vm_writev and pidfd_getfd in the seccomp profile (docker: --cap-add SYS_PTRACE), \
-                 or export memory of MemMap::allocate"
+                "allow process_vm_readv and process_vm_writev in the seccomp profile (docker: --cap-add SYS_PTRACE), or export \
+                 memory of MemMap::allocate"
             }
             Self::UserNamespace => {
                 "run both sides in one user namespace, or import with CAP_SYS_PTRACE in the exporter's, or export memory of \

@@ -137,8 +137,12 @@ impl Connection {
 
     fn to(address: &SocketAddrUnix, deadline: &Deadline) -> Result<Self, ConnectError> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
-            .map_err(|errno| ConnectError::Mem(MemError::of("socket", errno, 0)))?;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map_err(
+            |errno| match errno {
+                Errno::PERM | Errno::ACCESS | Errno::NOSYS => ConnectError::Sys { call: "socket", errno },
+                errno => ConnectError::Mem(MemError::of("socket", errno, 0)),
+            },
+        )?;
         loop {
             match connect(&socket, address) {
                 Ok(()) => return Ok(Self { socket: Arc::new(socket), sequence: 0 }),

@@ -61,7 +61,7 @@ pub fn filter_against_importers() {
         ),
         "{text}"
     );
-    assert!(text.contains("a seccomp filter, or the kernel"), "{text}");
+    assert!(text.contains("by a seccomp filter, or the kernel"), "{text}");
     assert!(text.contains("or export memory of MemMap::allocate"), "{text}");
     // And that remedy works.
     let mut host = Actor::host(4096);
@@ -72,6 +72,24 @@ pub fn filter_against_importers() {
     dpu = dpu.deadline(Duration::from_secs(10));
     let text = Actor(dpu.start()).import(&host.export()).err(Status::Unreachable);
     assert!(text.contains("pidfd: pidfd_getfd: Operation not permitted (os error 1)"), "{text}");
+}
+
+/// A DPU under a filter that refuses writing only.
+pub fn dpu_that_may_not_write() {
+    deny(&[Deny::eperm(libc::SYS_process_vm_writev)]);
+    crate::roles::dpu();
+}
+
+pub fn filter_against_writing() {
+    let mut dpu = Actor(Role::new("cma::access::dpu_that_may_not_write").start());
+    let text = dpu.import(&raw_host(4096).export()).err(Status::Unreachable);
+    assert!(text.contains("the system call is refused here, for every process"), "{text}");
+    assert!(text.contains("allow process_vm_readv and process_vm_writev"), "{text}");
+    // What is exported for reading only is reached.
+    let ctx = crate::roles::context();
+    let region = ctx.mem_map(ucp::MemMap::buffer(vec![FILL; 4096]).read_only().exported()).unwrap();
+    dpu.import(region.memh_pack().unwrap().as_bytes()).ok();
+    assert_eq!(dpu.read(0, 4).ok(), [FILL; 4]);
 }
 
 /// A host under the same filter: it exports, for it is the importer that makes the calls.

@@ -14,7 +14,9 @@ use crate::api::{
 };
 use crate::config::IMPORT_TIMEOUT;
 use crate::export::{Export, ExportTable, Gate, Token};
-use crate::memory::{AccessError, LocalMem, MappedView, Rights, StaleReason, Tries, check_range, fault};
+use crate::memory::{
+    AccessError, DeniedReason, LocalMem, MappedView, Rights, StaleReason, Tries, check_range, fault,
+};
 use crate::process::Identity;
 use crate::process::access::Facts;
 use crate::process::vm::{self, Mapped};
@@ -92,7 +94,11 @@ impl Md for CmaMd {
         })?;
         let nonce = (key.nonce_address, request.context_uuid);
         let target = Target { pid, nonce, address: request.address };
-        target.probe().map_err(|why| refused(why, &grant.peer, &key.exporter, service.me()))?;
+        let probed = match target.probe() {
+            Ok(()) if grant.rights.contains(Rights::WRITE) => target.probe_writing(),
+            probed => probed,
+        };
+        probed.map_err(|why| refused(why, &grant.peer, &key.exporter, service.me()))?;
         let (len, rights, peer) = (request.length, grant.rights, grant.peer);
         let memory = Arc::new(CmaAttachment { target, gate, len, rights, peer });
         Ok(Attached { memory, how: "process_vm_readv and process_vm_writev".to_owned() })
@@ -236,11 +242,9 @@ impl CmaAttachment {
                 }
                 fault(mapped.unwrap_or(Mapped::Unknown), done, tries)
             }
-            Why::Errno(Errno::PERM | Errno::ACCESS) => Err(AccessError::AccessDenied {
-                done,
-                why: "the kernel allows it no longer: the exporter has changed its user or is not dumpable any more, or \
-                      this process may do less than before",
-            }),
+            Why::Errno(Errno::PERM | Errno::ACCESS) => {
+                Err(AccessError::AccessDenied { done, why: DeniedReason::NotAllowed })
+            }
             Why::Errno(Errno::NOMEM) => {
                 Err(AccessError::Unsupported { why: "the kernel had no memory for process_vm_readv/writev" })
             }

@@ -53,6 +53,12 @@ impl Target {
         }
     }
 
+    /// Whether writing is allowed, as far as that can be told without writing: a filter may refuse the one call and not the other.
+    pub(super) fn probe_writing(&self) -> Result<(), Why> {
+        // SAFETY: no bytes are written.
+        unsafe { vm::write(self.pid, self.address, &[]) }.map(drop).map_err(Why::Errno)
+    }
+
     /// Copies from `offset` on into `dst`, from its byte `done` on. After an error `dst` holds no bytes of another process.
     pub(super) fn read(&self, offset: u64, dst: &mut [u8], mut done: usize) -> Result<(), Stopped> {
         while done < dst.len() {
