@@ -33,6 +33,9 @@
 //!
 //! What a transport cannot do it says in its capabilities; the suite then checks that it refuses, and never skips. That the
 //! suite notices broken transports is shown by wrapping real ones in faults: `tests/fakes.rs`.
+//!
+//! Beside the suite, [`nic`] is a NIC without hardware whose registrations hold the pages of then: what tests of registration caches
+//! compare with.
 
 #![deny(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc)] // tests
@@ -47,6 +50,7 @@ mod concurrent;
 mod exporter;
 mod fixture;
 mod many;
+pub mod nic;
 mod pack;
 mod revoke;
 mod sys;
