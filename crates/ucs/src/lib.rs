@@ -8,6 +8,7 @@
 //! | [`time`] | bounds of waits |
 //! | [`sync`] | atomics, swapped for loom's when models are checked |
 //! | [`mem`] | the copy kernel, page arithmetic, memfds |
+//! | [`monitor`] | being told when memory is unmapped or changed |
 //! | [`fork`] | knowing that one is a fork's child |
 
 #![deny(unsafe_code)]
@@ -16,6 +17,7 @@ pub mod config;
 pub mod fork;
 pub mod log;
 pub mod mem;
+pub mod monitor;
 pub mod rcache;
 pub mod status;
 pub mod sync;

@@ -1,0 +1,76 @@
+//! What the monitor has done so far.
+
+use crate::sync::{AtomicU64, Ordering};
+
+/// A number that only grows.
+#[derive(Debug)]
+pub(super) struct Counter(AtomicU64);
+
+impl Counter {
+    #[inline]
+    pub(super) fn add(&self, count: u64) {
+        self.0.fetch_add(count, Ordering::Relaxed);
+    }
+}
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// The numbers behind [`MonitorStats`].
+        #[derive(Debug)]
+        pub(super) struct Counters {
+            $(pub(super) $name: Counter,)*
+        }
+
+        /// What the monitor has done so far. Numbers that were read while they change need not fit each other.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub struct MonitorStats {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl Counters {
+            pub(super) fn new() -> Self {
+                Self { $($name: Counter(AtomicU64::new(0)),)* }
+            }
+
+            pub(super) fn snapshot(&self) -> MonitorStats {
+                MonitorStats { $($name: self.$name.0.load(Ordering::Relaxed),)* }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Reads that brought events.
+    reads,
+    /// Events: memory was unmapped.
+    unmapped,
+    /// Events: memory was moved.
+    moved,
+    /// Events: pages are about to be dropped.
+    removed,
+    /// Page faults that waited for the monitor: never, unless somebody else protects pages through it.
+    faults,
+    /// Events of which nothing is known.
+    unknown,
+    /// Changes told by [`super::Monitor::notify_unmap`].
+    notified,
+    /// Windows opened.
+    windows,
+    /// Windows for which there was no room: meanwhile all memory counts as within one.
+    crowded,
+    /// Calls of [`super::Monitor::watch`].
+    watches,
+    /// Those that were refused.
+    refused,
+    /// Exact checks.
+    checks,
+    /// Those that found an event unread (EAGAIN).
+    pending,
+    /// Those that found other memory than was watched.
+    replaced,
+    /// Scans of this process's threads, to prove that pages are dropped by now.
+    scans,
+    /// Those that could not prove it for all.
+    unproven,
+}

@@ -1,0 +1,82 @@
+//! The handler: reads events and tells of them.
+//!
+//! Each thread that unmaps memory waits until its event is *read*. So nothing here may wait for such a thread: the handler allocates
+//! nothing, logs nothing, drops nothing that is shared, and takes no lock. The count [`Seq`](super::super::seq::Seq) goes odd before
+//! events are read, because reading releases the thread that unmaps, and even when all that were read are applied.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+
+use super::Uffd;
+use super::events::{Event, Message};
+use crate::mem::page::PageRange;
+use crate::monitor::{Change, Monitor, Why};
+
+/// Events read at once.
+const BATCH: usize = 32;
+
+/// Handles events until that cannot go on; then nothing is watched any more.
+pub(super) fn serve(monitor: &'static Monitor) {
+    let Some(uffd) = monitor.uffd() else { return };
+    // A sink that panics ends the watching, not the process; and no thread waits for an event that nobody reads.
+    let why = catch_unwind(AssertUnwindSafe(|| run(monitor, uffd))).unwrap_or(Why::SinkPanicked);
+    monitor.fail(why);
+}
+
+/// Handles events; answers what ended it.
+fn run(monitor: &Monitor, uffd: &Uffd) -> Why {
+    let mut messages = [Message::default(); BATCH];
+    loop {
+        let mut fds = [PollFd::new(uffd, PollFlags::IN)];
+        match poll(&mut fds, None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(_) => return Why::Broken,
+        }
+        if fds[0].revents().intersects(PollFlags::ERR | PollFlags::NVAL | PollFlags::HUP) {
+            return Why::Broken;
+        }
+        let before = monitor.seq.enter();
+        match uffd.read(&mut messages) {
+            Ok(count) => {
+                monitor.linger();
+                monitor.counters.reads.add(1);
+                messages.iter().take(count).for_each(|message| apply(monitor, uffd, message.decode()));
+                monitor.seq.leave(before, true);
+            }
+            Err(Errno::AGAIN | Errno::INTR) => monitor.seq.leave(before, false),
+            Err(_) => return Why::Broken, // still odd; `fail` goes on from there
+        }
+    }
+}
+
+/// Tells everybody of one event.
+fn apply(monitor: &Monitor, uffd: &Uffd, event: Event) {
+    let counters = &monitor.counters;
+    match event {
+        Event::Unmapped(range) => {
+            counters.unmapped.add(1);
+            monitor.sinks.tell(range, Change::Unmapped);
+        }
+        Event::Moved(range) => {
+            counters.moved.add(1);
+            monitor.sinks.tell(range, Change::Moved);
+        }
+        Event::Removed(range) => {
+            counters.removed.add(1);
+            // First, so that who registers after it was told finds it.
+            monitor.suspects.add(range);
+            monitor.sinks.tell(range, Change::Removed);
+        }
+        Event::Fault(page) => {
+            counters.faults.add(1);
+            let _ = uffd.unprotect(page); // wakes it
+        }
+        Event::Unknown => {
+            counters.unknown.add(1);
+            monitor.suspects.add(PageRange::everything());
+            monitor.sinks.tell(PageRange::everything(), Change::Unmapped);
+        }
+    }
+}
