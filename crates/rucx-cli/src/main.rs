@@ -7,6 +7,7 @@ mod demo;
 mod export;
 mod import;
 mod info;
+mod leftover;
 mod log;
 mod memory;
 mod pattern;

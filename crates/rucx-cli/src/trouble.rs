@@ -1,11 +1,15 @@
 //! What goes wrong, and how a command says so.
 
+mod access;
+
 use std::io;
 use std::process::ExitCode;
 
 use ucp::{AccessError, MdResults};
 
 use crate::ui::{self, Ui, Who};
+
+pub(crate) use access::{By, refused, writable};
 
 /// Something could not be done.
 #[derive(Debug)]
@@ -42,7 +46,7 @@ impl Trouble {
             reason = lead.trim_end().to_owned();
         }
         let what = format!("cannot {cannot}: {:?}", error.status());
-        Failure::Trouble(Box::new(Self { what, reason, said, remedy: error.remedy() }))
+        Failure::Trouble(Box::new(Self { what, reason, said, remedy: for_commands(error.remedy()) }))
     }
 
     fn show(&self, ui: &mut Ui, who: Who) -> io::Result<()> {
@@ -69,9 +73,9 @@ pub(crate) enum Failure {
 
 impl Failure {
     /// The same, with another remedy.
-    pub(crate) fn with_remedy(mut self, remedy: &str) -> Self {
+    pub(crate) fn with_remedy(mut self, remedy: impl Into<String>) -> Self {
         if let Self::Trouble(trouble) = &mut self {
-            trouble.remedy = remedy.to_owned();
+            trouble.remedy = remedy.into();
         }
         self
     }
@@ -83,10 +87,19 @@ impl From<io::Error> for Failure {
     }
 }
 
+/// Imported memory could not be read.
 impl From<AccessError> for Failure {
     fn from(error: AccessError) -> Self {
-        Trouble::of("access the memory", error)
+        refused("read it", error, By::Importer)
     }
+}
+
+/// A remedy of the library's, and what it means to who types commands.
+fn for_commands(mut remedy: String) -> String {
+    if remedy.contains("MemMap::allocate") {
+        remedy.push_str(" (that is rucx export without --heap and --file)");
+    }
+    remedy
 }
 
 /// Tells how a command ended, and is its exit code: 0 for `Ok(true)`, 2 for wrong arguments, else 1.
@@ -120,4 +133,18 @@ pub(crate) fn said(ui: &mut Ui, results: &MdResults) -> io::Result<()> {
         ui.said(&result.component.to_string(), yes, what)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn remedies_of_the_library_are_told_in_terms_of_the_commands() {
+        let library = AccessError::Unsupported { why: "x" }.remedy();
+        assert!(library.contains("MemMap::allocate"));
+        let told = for_commands(library.to_owned());
+        assert!(told.starts_with(library) && told.contains("without --heap and --file"), "{told}");
+        assert_eq!(for_commands("map less".to_owned()), "map less");
+    }
 }

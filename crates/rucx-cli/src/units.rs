@@ -62,6 +62,11 @@ fn three_digits(value: f64) -> String {
     }
 }
 
+/// So many bytes, all of them counted: `1 byte`, `4097 bytes`.
+pub(crate) fn count(bytes: u64) -> String {
+    if bytes == 1 { "1 byte".to_owned() } else { format!("{bytes} bytes") }
+}
+
 /// How often: `once`, `2 times`.
 pub(crate) fn times(count: u64) -> String {
     if count == 1 { "once".to_owned() } else { format!("{count} times") }
@@ -114,6 +119,7 @@ mod tests {
 
     #[test]
     fn counts() {
+        assert_eq!([0, 1, 2].map(count), ["0 bytes", "1 byte", "2 bytes"]);
         assert_eq!([0, 1, 2].map(times), ["0 times", "once", "2 times"]);
     }
 

@@ -5,13 +5,14 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
 
+use rustix::fs::FsWord;
 use ucp::{Context, MemMap, Region};
 
 use super::{Args, sys};
-use crate::memory::{Memory, each_chunk};
+use crate::memory::{Memory, each_chunk, of_longer};
 use crate::pattern::Pattern;
-use crate::shell;
-use crate::trouble::{Failure, Trouble};
+use crate::trouble::{By, Failure, Trouble, refused, writable};
+use crate::{shell, units};
 
 /// A region, and what it is made of.
 #[derive(Debug)]
@@ -21,8 +22,17 @@ pub(super) struct Source {
     _file: Option<sys::File>,
     /// What it is made of, in words.
     pub(super) kind: String,
-    /// What else there is to know.
-    pub(super) note: Option<String>,
+    /// Why peers may only read, though they were meant to write as well.
+    pub(super) unwritable: Option<Unwritable>,
+}
+
+/// A file that cannot be opened for writing.
+#[derive(Debug)]
+pub(super) struct Unwritable {
+    /// Why not.
+    pub(super) reason: String,
+    /// What to do about it.
+    pub(super) remedy: String,
 }
 
 impl Source {
@@ -31,27 +41,27 @@ impl Source {
     /// # Errors
     /// There is no such file, not as much memory, or the library refuses it.
     pub(super) fn map(ctx: &Context, args: &Args) -> Result<Self, Failure> {
-        let (map, file, kind, note) = match &args.file {
+        let (map, file, kind, unwritable) = match &args.file {
             Some(path) => {
-                let (file, note) = file(path, args.read_only)?;
-                let map = MemMap::raw(file.0.raw());
-                let map = if file.1 { map } else { map.read_only() };
-                (map, Some(file.0), format!("the file {}, shared", path.display()), note)
+                let (file, unwritable) = file(path, args.read_only)?;
+                let map = MemMap::raw(file.raw());
+                let map = if args.read_only || unwritable.is_some() { map.read_only() } else { map };
+                (map, Some(file), format!("the file {}, shared", path.display()), unwritable)
             }
             None if args.heap => {
-                let buffer = heap(args.size.to_usize(), args.fill.as_ref())?;
+                let buffer = heap(args.size, args.fill.as_ref())?;
                 let map =
                     if args.read_only { MemMap::read_only_buffer(buffer) } else { MemMap::buffer(buffer) };
                 (map, None, "a Vec of this process's heap".to_owned(), None)
             }
             None => {
-                let map = MemMap::allocate(args.size.to_usize());
+                let map = MemMap::allocate(usize::try_from(args.size).unwrap_or(usize::MAX));
                 let map = if args.read_only { map.read_only() } else { map };
                 (map, None, "fresh memory".to_owned(), None)
             }
         };
         let region = ctx.mem_map(map.exported()).map_err(|error| Trouble::of("map it", error))?;
-        Ok(Self { region, _file: file, kind, note })
+        Ok(Self { region, _file: file, kind, unwritable })
     }
 
     /// Fills it, if the arguments say so.
@@ -59,13 +69,16 @@ impl Source {
     /// # Errors
     /// It cannot be written.
     pub(super) fn fill(&self, args: &Args) -> Result<(), Failure> {
-        match &args.fill {
+        let pattern = match &args.fill {
             // A buffer was filled before it was given away.
-            Some(pattern) if !args.heap => {
-                fill(&self.region, pattern).map_err(|error| Trouble::of("fill it", error))
-            }
-            _ => Ok(()),
+            Some(pattern) if !args.heap => pattern,
+            _ => return Ok(()),
+        };
+        if let Some(Unwritable { reason, remedy }) = &self.unwritable {
+            return Err(Trouble::own("cannot fill it: AccessDenied", reason, remedy));
         }
+        let by = By::Exporter(args.file.as_deref());
+        fill(&self.region, pattern).map_err(|error| refused("fill it", error, by))
     }
 }
 
@@ -76,28 +89,29 @@ impl Source {
 pub(crate) fn fill(mem: &impl Memory, pattern: &Pattern) -> Result<(), ucp::AccessError> {
     each_chunk(0, mem.size(), |offset, chunk| {
         pattern.fill(offset, chunk);
-        mem.put(offset, chunk)
+        mem.put(offset, chunk).map_err(|error| of_longer(error, offset))
     })
 }
 
-fn heap(size: usize, pattern: Option<&Pattern>) -> Result<Vec<u8>, Failure> {
+fn heap(size: u64, pattern: Option<&Pattern>) -> Result<Vec<u8>, Failure> {
     let mut buffer = Vec::new();
-    buffer.try_reserve_exact(size).map_err(|error| {
+    let len = usize::try_from(size).unwrap_or(usize::MAX);
+    buffer.try_reserve_exact(len).map_err(|error| {
         Trouble::own(
-            format!("cannot allocate {size} bytes of heap"),
+            format!("cannot allocate {} of heap", units::count(size)),
             error.to_string(),
             "ask for less: --size",
         )
     })?;
-    buffer.resize(size, 0);
+    buffer.resize(len, 0);
     if let Some(pattern) = pattern {
         pattern.fill(0, &mut buffer);
     }
     Ok(buffer)
 }
 
-/// Maps a file; whether it may be written, and if not though it was meant to be, a note why.
-fn file(path: &Path, read_only: bool) -> Result<((sys::File, bool), Option<String>), Failure> {
+/// Maps a file; if it may not be written though it was meant to be, with the reason.
+fn file(path: &Path, read_only: bool) -> Result<(sys::File, Option<Unwritable>), Failure> {
     let what = || format!("cannot map the file {}", path.display());
     let failed = |error: io::Error, remedy: &str| Trouble::own(what(), error.to_string(), remedy);
     let found = fs::metadata(path).map_err(|error| failed(error, "name a file that is there: --file"))?;
@@ -105,22 +119,38 @@ fn file(path: &Path, read_only: bool) -> Result<((sys::File, bool), Option<Strin
         let reason = "it is a directory, a device, a socket or a pipe";
         return Err(Trouble::own(what(), reason, "name a regular file: --file"));
     }
-    let (file, note) = open(path, read_only)
+    let (file, unwritable) = open(path, read_only)
         .map_err(|error| failed(error, &format!("see who may read it: ls -l {}", shell::path(path))))?;
     let len = file.metadata().map_err(|error| failed(error, "see the error of the system"))?.len();
+    if is_made_up(&file) {
+        let reason = "the kernel makes up what is in it when it is read";
+        return Err(Trouble::own(what(), reason, "export a copy of it"));
+    }
     if len == 0 {
-        let remedy = format!("give it a size: truncate -s 64M {}", shell::path(path));
+        let remedy = if unwritable.is_some() {
+            "name a file that is not: --file".to_owned()
+        } else {
+            format!("give it a size: truncate -s 64M {}", shell::path(path))
+        };
         return Err(Trouble::own(what(), "it is empty", remedy));
     }
-    let writable = !read_only && note.is_none();
+    let writable = !read_only && unwritable.is_none();
     let len = usize::try_from(len).unwrap_or(usize::MAX);
     let mapped = sys::File::map(file.as_fd(), len, writable)
         .map_err(|error| Trouble::own(what(), error.to_string(), error.remedy()))?;
-    Ok(((mapped, writable), note))
+    Ok((mapped, unwritable))
 }
 
-/// Opens a file for writing, or if that is not allowed, for reading, with a note that says so.
-fn open(path: &Path, read_only: bool) -> io::Result<(File, Option<String>)> {
+/// Whether a file is none of a disk or of memory: it has no bytes that could be mapped, whatever its size is said to be.
+fn is_made_up(file: &File) -> bool {
+    /// `f_type` of proc, sysfs, cgroup, cgroup2, debugfs, tracefs and securityfs: `linux/magic.h`.
+    const MADE_UP: [FsWord; 7] =
+        [0x9fa0, 0x6265_6572, 0x0027_e0eb, 0x6367_7270, 0x6462_6720, 0x7472_6163, 0x7363_6673];
+    rustix::fs::fstatfs(file).is_ok_and(|found| MADE_UP.contains(&found.f_type))
+}
+
+/// Opens a file for writing, or if that is not allowed, for reading, with the reason.
+fn open(path: &Path, read_only: bool) -> io::Result<(File, Option<Unwritable>)> {
     if read_only {
         return Ok((File::open(path)?, None));
     }
@@ -128,7 +158,12 @@ fn open(path: &Path, read_only: bool) -> io::Result<(File, Option<String>)> {
         Ok(file) => Ok((file, None)),
         Err(error) => {
             let file = File::open(path)?;
-            Ok((file, Some(format!("read-only, because the file cannot be opened for writing: {error}"))))
+            let reason = format!("read-only, because the file cannot be opened for writing: {error}");
+            let remedy = match error.kind() {
+                io::ErrorKind::PermissionDenied => writable(path),
+                _ => "export a copy of it".to_owned(),
+            };
+            Ok((file, Some(Unwritable { reason, remedy })))
         }
     }
 }

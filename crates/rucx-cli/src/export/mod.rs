@@ -6,19 +6,22 @@
 //!    └◀──────────────── reads, writes ◀─────────────────────┘
 //! ```
 
+mod close;
 mod memory;
 mod place;
 mod serve;
 mod sys;
 mod wait;
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::ArgGroup;
-use ucp::{ComponentId, Context, Features, NotRevoked, PackedMemh};
-use ucs::config::{Bytes, Value};
+use tracing::subscriber::{NoSubscriber, with_default};
+use ucp::{ComponentId, Context, Features};
+use ucs::config::Value;
 
 use self::memory::Source;
 pub(crate) use self::memory::fill;
@@ -34,15 +37,20 @@ use crate::{args, settings, shell, units};
 pub(crate) const ABOUT: &str = "\
 Maps memory, exports it, and leaves the handle where the other terminal can
 find it: in a file or at a socket, for this user alone. `rucx import` reads
-and writes the memory until this program ends: on Enter, Ctrl-C or a signal,
+and writes the memory until this program ends: on Enter, Ctrl-C or a signal
+that would end it (SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, ...),
 or after --for. Then it revokes the handle, says whether all accesses had
-ended, and removes the file or socket. Who has the handle has the memory.";
+ended, and removes the file or socket: only SIGKILL leaves one behind. While
+accesses in flight are waited for, another signal ends it at once. Who has the
+handle has the memory.";
 
 /// Below that.
 pub(crate) const EXAMPLES: &str = "\
+Sizes may end with K, M, G or T (or KiB, ...); 0x10000 is hexadecimal.
 Patterns:
   zero  count (each 8-byte word is its index)  random:SEED (SplitMix64)
   text:STRING (again and again)
+--fill with --file overwrites all that is in the file.
 
 Examples:
   rucx export --out /tmp/handle          64 MiB, until Enter or Ctrl-C
@@ -61,14 +69,14 @@ The exit status is 0 if the export was revoked and all accesses had ended,
 pub(crate) struct Args {
     /// How much memory to export: 8192, 4K, 1M, 2G
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size)]
-    size: Bytes,
+    size: u64,
     /// Export this file, mapped, instead of fresh memory
     #[arg(long, value_name = "PATH", conflicts_with_all = ["size", "heap"])]
     file: Option<PathBuf>,
     /// Export a Vec of this process's heap instead
     #[arg(long)]
     heap: bool,
-    /// Fill it first: zero, count, random:SEED or text:STRING
+    /// Fill it first: zero, count, random:SEED or text:STRING (a --file too)
     #[arg(long, value_name = "PATTERN")]
     fill: Option<Pattern>,
     /// Write the handle to a new file
@@ -80,14 +88,14 @@ pub(crate) struct Args {
     /// Importers may only read
     #[arg(long)]
     read_only: bool,
-    /// End by itself after this time: 500ms, 10s, 5m
-    #[arg(long = "for", value_name = "DURATION", value_parser = args::value::<Duration>)]
+    /// End by itself after this time: 500ms, 10s, 5m, 1h
+    #[arg(long = "for", value_name = "DURATION", value_parser = args::time)]
     time: Option<Duration>,
 }
 
-fn size(text: &str) -> Result<Bytes, String> {
-    let size = Bytes::parse(text).map_err(|error| error.to_string())?;
-    if size.get() == 0 { Err("there is nothing in 0 bytes".to_owned()) } else { Ok(size) }
+fn size(text: &str) -> Result<u64, String> {
+    let size = args::bytes(text)?;
+    if size == 0 { Err("there is nothing in 0 bytes".to_owned()) } else { Ok(size) }
 }
 
 /// Exports until the end.
@@ -98,6 +106,12 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 fn export(args: &Args, ui: &mut Ui) -> Result<bool, Failure> {
+    if [&args.out, &args.listen].into_iter().flatten().any(|path| path.as_os_str() == OsStr::new("-")) {
+        return Err(Failure::Usage(
+            "standard output is where this command speaks: name a file, which `cat FILE | rucx import -` can pass on; \
+             one that is really called so is ./-",
+        ));
+    }
     if args.file.is_some() && args.read_only && args.fill.is_some() {
         return Err(Failure::Usage("--fill writes to the file, and --read-only says not to"));
     }
@@ -105,24 +119,22 @@ fn export(args: &Args, ui: &mut Ui) -> Result<bool, Failure> {
         concat!("rucx ", env!("CARGO_PKG_VERSION"), " export"),
         &settings::in_words(&settings::variables(None)),
     )?;
-    let ctx = Context::builder()
-        .features(Features::EXPORTED_MEMH)
-        .build()
-        .map_err(|error| Trouble::of("make a context", error))?;
+    let (ctx, patience) = context()?;
     let source = Source::map(&ctx, args)?;
     let (region, len) = (&source.region, units::bytes(source.region.len() as u64));
     let rights = region.rights().as_str();
     ui.say(Who::Host, &format!("mapped {len} at {:#x}, {rights}: {}", region.address(), source.kind))?;
     trouble::said(ui, region.md_results())?;
-    if let Some(note) = &source.note {
-        ui.note(note)?;
+    if let Some(unwritable) = &source.unwritable {
+        ui.note(&format!("{}; to have it written: {}", unwritable.reason, unwritable.remedy))?;
     }
     if region.md_results().iter().all(|said| said.outcome.is_err() || said.component == ComponentId::SELF) {
         ui.note("warning: no other process can import it: allow more transports in UCX_TLS, or export fresh memory")?;
     }
     source.fill(args)?;
     if let Some(pattern) = &args.fill {
-        ui.say(Who::Host, &format!("filled it: {pattern}"))?;
+        let over = args.file.as_ref().map(|file| format!("; {} is overwritten", file.display()));
+        ui.say(Who::Host, &format!("filled it: {pattern}{}", over.unwrap_or_default()))?;
     }
     let handle = region.memh_pack().map_err(|error| Trouble::of("pack a handle", error))?;
     ui.say(Who::Host, &format!("packed a handle of {}", units::bytes(handle.as_bytes().len() as u64)))?;
@@ -144,7 +156,21 @@ fn export(args: &Args, ui: &mut Ui) -> Result<bool, Failure> {
         Trouble::own("cannot wait for the end", error.to_string(), "see the error of the system")
     })?;
     let given = server.map(|server| server.given());
-    close(ui, end, given, place, &handle)
+    let closed = close::close(ui, end, given, place, &handle, patience, &signals);
+    // What it would log of accesses in flight was told.
+    with_default(NoSubscriber::new(), || drop(source));
+    closed
+}
+
+/// A context, and how long a revocation may wait as the user has it: this one waits in steps of less.
+fn context() -> Result<(Context, Duration), Failure> {
+    let builder = || Context::builder().features(Features::EXPORTED_MEMH);
+    let failed = |error| Trouble::of("make a context", error);
+    let variable = &uct::config::REVOKE_TIMEOUT;
+    let patience = builder().build().map_err(failed)?.config().get(variable);
+    let step = patience.min(close::STEP).print();
+    let ctx = builder().set(variable.name(), step).build().map_err(failed)?;
+    Ok((ctx, patience))
 }
 
 /// What to do in the other terminal, and in this one.
@@ -167,44 +193,4 @@ fn tell_how(ui: &mut Ui, args: &Args, path: &Path) -> Result<(), Failure> {
     };
     ui.note(&format!("To end it: {how}{by_time}."))?;
     Ok(())
-}
-
-/// Revokes, and removes what was made. Whether all accesses had ended.
-fn close(
-    ui: &mut Ui,
-    end: wait::End,
-    given: Option<u64>,
-    place: Place,
-    handle: &PackedMemh,
-) -> Result<bool, Failure> {
-    // Whether or not there is anybody to tell.
-    let (revoked, path) = (handle.revoke(), place.path().to_owned());
-    let removed = place.remove();
-    ui.say(Who::Host, end.as_str())?;
-    if let Some(given) = given {
-        ui.note(&format!("the handle was given away {}", units::times(given)))?;
-    }
-    ui.note(&match &removed {
-        Ok(true) => format!("removed {}", path.display()),
-        Ok(false) => format!("{} is not removed: it is another by now", path.display()),
-        Err(error) => format!("{} cannot be removed: {error}", path.display()),
-    })?;
-    match revoked {
-        Ok(()) => {
-            ui.close(removed.is_ok(), "revoked: no access is under way, and none will begin")?;
-            Ok(removed.is_ok())
-        }
-        Err(error) => Err(Trouble::own("revoked, but not drained", error.to_string(), remedy(&error))),
-    }
-}
-
-fn remedy(error: &NotRevoked) -> String {
-    let pids: Vec<String> = error.importers().iter().filter(|pid| **pid != 0).map(u32::to_string).collect();
-    if pids.is_empty() {
-        return error.remedy().to_owned();
-    }
-    let pids = pids.join(" ");
-    format!(
-        "continue what was stopped (kill -CONT {pids}), or end it (kill -KILL {pids}); no other access begins"
-    )
 }

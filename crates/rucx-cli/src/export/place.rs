@@ -11,11 +11,23 @@ use rustix::fs::{Mode, fchmod};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 
+use crate::leftover::{self, Leftover};
 use crate::shell;
 use crate::trouble::{Failure, Trouble};
 
 /// Connections that the kernel keeps until they are accepted.
 const BACKLOG: i32 = 64;
+
+/// What became of a name at the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Removed {
+    /// It was there, and is not any more.
+    Now,
+    /// Somebody has removed it before.
+    Before,
+    /// It names something else by now, which is left alone.
+    Another,
+}
 
 /// A name in the file system; dropped, it is removed if it still names what was made here.
 #[derive(Debug)]
@@ -83,21 +95,26 @@ impl Place {
         &self.path
     }
 
-    /// Removes it; whether it was still there.
+    /// Removes it, if it is still there.
     ///
     /// # Errors
     /// It cannot be removed.
-    pub(super) fn remove(mut self) -> io::Result<bool> {
+    pub(super) fn remove(mut self) -> io::Result<Removed> {
         self.unlink()
     }
 
-    fn unlink(&mut self) -> io::Result<bool> {
-        let Some(made) = self.made.take() else { return Ok(false) };
-        if identity(&self.path).ok() != Some(made) {
-            return Ok(false); // it is somebody else's by now
+    fn unlink(&mut self) -> io::Result<Removed> {
+        let Some(made) = self.made.take() else { return Ok(Removed::Before) };
+        let gone = |error: io::Error| match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Ok(Removed::Before),
+            _ => Err(error),
+        };
+        match identity(&self.path) {
+            Ok(found) if found == made => {}
+            Ok(_) => return Ok(Removed::Another),
+            Err(error) => return gone(error),
         }
-        fs::remove_file(&self.path)?;
-        Ok(true)
+        fs::remove_file(&self.path).map_or_else(gone, |()| Ok(Removed::Now))
     }
 }
 
@@ -120,12 +137,11 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
 }
 
 fn refused(what: &str, path: &Path, error: &io::Error) -> Failure {
-    let shown = shell::path(path);
     let (reason, remedy) = match error.raw_os_error().map(Errno::from_raw_os_error) {
-        _ if matches!(error.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::AddrInUse) => (
-            "there is something of this name, and it is not overwritten".to_owned(),
-            format!("choose another name, or if no export uses it: rm {shown}"),
-        ),
+        _ if matches!(error.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::AddrInUse) => taken(path),
+        _ if error.kind() == io::ErrorKind::IsADirectory => {
+            (error.to_string(), "name a file in it".to_owned())
+        }
         Some(Errno::NAMETOOLONG) => (error.to_string(), "choose a shorter path".to_owned()),
         Some(Errno::NOENT) => (error.to_string(), "name a file in a directory that is there".to_owned()),
         Some(Errno::PERM | Errno::OPNOTSUPP) => (
@@ -135,6 +151,27 @@ fn refused(what: &str, path: &Path, error: &io::Error) -> Failure {
         _ => (error.to_string(), "choose a file in a directory that you may write to".to_owned()),
     };
     Trouble::own(format!("cannot {what} {}", path.display()), reason, remedy)
+}
+
+/// There is something of this name: why it stays, and what to do. Only what an export has left behind may be removed.
+fn taken(path: &Path) -> (String, String) {
+    let there = match fs::symlink_metadata(path).map(|found| found.file_type()) {
+        Ok(found) if found.is_dir() => "it is a directory",
+        _ => "there is something of this name, and it is not overwritten",
+    };
+    let other = "choose another name";
+    let shown = shell::path(path);
+    match leftover::at(path) {
+        Some(Leftover::Handle) => (
+            "there is a handle of this name, and it is not overwritten".to_owned(),
+            format!("{other}, or if no export uses it: rm {shown}"),
+        ),
+        Some(Leftover::DeadSocket) => (
+            "there is a socket of this name, on which nobody listens any more".to_owned(),
+            format!("{other}, or: rm {shown}"),
+        ),
+        None => (there.to_owned(), other.to_owned()),
+    }
 }
 
 #[cfg(test)]
@@ -169,7 +206,25 @@ mod tests {
         let other = dir.path().join("y");
         let place = Place::link(&other, b"abc").unwrap();
         fs::rename(&path, &other).unwrap();
-        assert!(!place.remove().unwrap());
+        assert_eq!(place.remove().unwrap(), Removed::Another);
         assert_eq!(fs::read(&other).unwrap(), b"mine");
+        // Or nothing.
+        let place = Place::link(&path, b"abc").unwrap();
+        fs::remove_file(&path).unwrap();
+        assert_eq!(place.remove().unwrap(), Removed::Before);
+    }
+
+    #[test]
+    fn nothing_of_the_user_s_is_told_to_be_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        fs::write(path("mine"), b"mine").unwrap();
+        fs::create_dir(path("dir")).unwrap();
+        for path in [path("mine"), path("dir"), "/dev/full".into(), "/dev/null".into()] {
+            let (reason, remedy) = taken(&path);
+            assert_eq!(remedy, "choose another name", "{path:?}: {reason}");
+        }
+        fs::write(path("handle"), b"RXMH").unwrap();
+        assert!(taken(&path("handle")).1.contains(": rm /"));
     }
 }

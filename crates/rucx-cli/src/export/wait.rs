@@ -19,7 +19,7 @@ const IN_BACKGROUND: Duration = Duration::from_millis(500);
 pub(super) enum End {
     /// The user, at the terminal.
     Enter,
-    /// SIGINT, SIGTERM or SIGHUP.
+    /// A signal.
     Signal,
     /// The time is over.
     Time,

@@ -3,14 +3,14 @@
 use std::io::{self, Write as _};
 use std::time::Instant;
 
-use ucp::{AccessError, ImportedRegion};
+use ucp::ImportedRegion;
 
 use super::hex::{self, Dump};
 use crate::args::{Span, Write};
 use crate::export;
-use crate::memory::each_chunk;
+use crate::memory::each_chunk_of;
 use crate::pattern::Pattern;
-use crate::trouble::{Failure, Trouble};
+use crate::trouble::{By, Failure, Trouble, refused};
 use crate::ui::{Ui, Who};
 use crate::units;
 
@@ -35,46 +35,36 @@ pub(super) fn described(offset: u64, len: u64) -> String {
     format!("{} at {offset} ({offset:#x})", units::bytes(len))
 }
 
-/// Writing was refused. The remedy is of the command, where that of the library is of its interface.
-fn refused(cannot: &str, error: AccessError) -> Failure {
-    let remedy = match &error {
-        AccessError::AccessDenied { .. } => {
-            Some("the exporter decides: begin rucx export without --read-only")
-        }
-        AccessError::Bounds(_) => Some("stay within the memory: its size stands above"),
-        _ => None,
-    };
-    let trouble = Trouble::of(cannot, error);
-    match remedy {
-        Some(remedy) => trouble.with_remedy(remedy),
-        None => trouble,
-    }
-}
-
 pub(super) fn fill(mem: &ImportedRegion, pattern: &Pattern, ui: &mut Ui) -> Result<(), Failure> {
     let begin = Instant::now();
-    export::fill(mem, pattern).map_err(|error| refused("fill it", error))?;
+    export::fill(mem, pattern).map_err(|error| refused("fill it", error, By::Importer))?;
     Ok(ui.say(Who::Dpu, &format!("filled {} in {}: {pattern}", units::bytes(mem.len()), since(begin)))?)
 }
 
 pub(super) fn write(mem: &ImportedRegion, write: &Write, ui: &mut Ui) -> Result<(), Failure> {
     let bytes = write.text.as_bytes();
-    mem.write(write.offset, bytes).map_err(|error| refused("write", error))?;
+    mem.write(write.offset, bytes).map_err(|error| refused("write", error, By::Importer))?;
     Ok(ui.say(Who::Dpu, &format!("wrote {}", described(write.offset, bytes.len() as u64)))?)
 }
 
 /// Prints a part in hexadecimal; or when `raw`, its bytes to standard output.
 pub(super) fn read(mem: &ImportedRegion, span: Span, raw: bool, ui: &mut Ui) -> Result<(), Failure> {
     let (offset, len) = part(mem, span)?;
-    ui.say(Who::Dpu, &format!("{}:", described(offset, len)))?;
     let mut output = io::stdout().lock();
     let mut dump = Dump::default();
-    each_chunk(offset, len, |offset, chunk| {
-        mem.read(offset, chunk)?;
+    let head = format!("{}:", described(offset, len));
+    if len == 0 {
+        ui.say(Who::Dpu, &head)?;
+    }
+    each_chunk_of(mem, offset, len, |at, chunk| {
+        // Only above bytes that there are.
+        if at == offset {
+            ui.say(Who::Dpu, &head)?;
+        }
         if raw {
             output.write_all(chunk)?;
         } else {
-            ui.whole_lines(&dump.rows(offset, chunk))?;
+            ui.whole_lines(&dump.rows(at, chunk))?;
         }
         Ok::<_, Failure>(())
     })?;
@@ -91,11 +81,10 @@ pub(super) fn verify(
     let begin = Instant::now();
     let mut expected = Vec::new();
     let (mut differ, mut first) = (0_u64, None);
-    each_chunk(0, mem.len(), |offset, chunk| {
-        mem.read(offset, chunk)?;
+    each_chunk_of(mem, 0, mem.len(), |offset, chunk| {
         expected.resize(chunk.len(), 0);
         pattern.fill(offset, &mut expected);
-        if *chunk == *expected {
+        if *chunk == expected[..] {
             return Ok(());
         }
         let same = chunk.iter().zip(&expected).map(|(found, expected)| found == expected);
@@ -120,8 +109,9 @@ pub(super) fn verify(
         ui.check(true, &format!("{held} (in {})", since(begin)))?;
         return Ok(Ok(held));
     };
-    let bytes = if differ == 1 { "1 byte differs".to_owned() } else { format!("{differ} bytes differ") };
-    let differs = format!("{bytes} from {pattern}, the first at {at} ({at:#x})");
+    let bytes = units::count(differ);
+    let differ = if differ == 1 { "differs" } else { "differ" };
+    let differs = format!("{bytes} {differ} from {pattern}, the first at {at} ({at:#x})");
     ui.check(false, &differs)?;
     ui.note("there is:")?;
     ui.whole_lines(&[hex::row(row, &found)])?;

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use ucp::wire::handle::HandleReason;
 use ucp::{Context, Features, ImportError, ImportedRegion, Status};
 
 use crate::args::{self, Span, Write};
@@ -26,8 +27,11 @@ what it is told, in this order: fill, write, read, verify, watch.";
 
 /// Below that.
 pub(crate) const EXAMPLES: &str = "\
-Ranges are OFFSET:LEN or OFFSET..END; numbers may end with K, M, G or T.
+Ranges are OFFSET:LEN or OFFSET..END; numbers may end with K, M, G
+or T (or KiB, ...); 0x10000 is hexadecimal.
 Patterns are those of rucx export: zero, count, random:SEED, text:STRING.
+
+--watch without a range, or with one without an end, watches 256 MiB at most.
 
 Examples:
   rucx export --out /tmp/handle            in the other terminal, first
@@ -66,8 +70,8 @@ pub(crate) struct Args {
     /// Print what changes, there or anywhere, until it is revoked or Ctrl-C
     #[arg(long, value_name = "RANGE", num_args = 0..=1, default_missing_value = "..", value_parser = watched)]
     watch: Option<Span>,
-    /// How often --watch looks
-    #[arg(long, value_name = "DURATION", default_value = "200ms", value_parser = args::value::<Duration>)]
+    /// How often --watch looks: 1ms or more
+    #[arg(long, value_name = "DURATION", default_value = "200ms", value_parser = args::interval)]
     interval: Duration,
 }
 
@@ -110,9 +114,25 @@ fn import(args: &Args, ui: &mut Ui) -> Result<bool, Failure> {
 
 /// The handle cannot be imported. The remedy is of the command, where that of the library is of its interface.
 fn refused(error: ImportError) -> Failure {
-    let is_another = matches!(error.status(), Status::InvalidHandle | Status::AccessDenied);
+    let remedy = match &error {
+        ImportError::InvalidHandle(error) if is_of_another_version(error.reason) => {
+            Some("use the same version of rucx on both sides")
+        }
+        _ if matches!(error.status(), Status::InvalidHandle | Status::AccessDenied) => {
+            Some("pass on exactly the bytes that rucx export gave")
+        }
+        _ => None,
+    };
     let trouble = Trouble::of("import the handle", error);
-    if is_another { trouble.with_remedy("pass on exactly the bytes that rucx export gave") } else { trouble }
+    match remedy {
+        Some(remedy) => trouble.with_remedy(remedy),
+        None => trouble,
+    }
+}
+
+/// Whether a handle is well formed, as far as can be told, and made by another version.
+fn is_of_another_version(reason: HandleReason) -> bool {
+    matches!(reason, HandleReason::Version { .. } | HandleReason::UnknownMandatory { .. })
 }
 
 /// Does what the arguments say; whether nothing differs.

@@ -16,6 +16,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 use ucp::wire::handle::MAX_LEN;
 use ucs::time::Deadline;
 
+use crate::leftover::{self, Leftover};
 use crate::shell;
 use crate::signals::timeout;
 use crate::trouble::{Failure, Trouble};
@@ -107,7 +108,12 @@ fn socket(path: &Path, deadline: Deadline) -> Result<Found, Absent> {
     let failed = |errno: Errno| match errno {
         Errno::CONNREFUSED => Absent::new(
             "nobody listens there any more: the exporter has ended without removing it",
-            format!("begin again with: rm {0}; rucx export --listen {0}", shell::path(path)),
+            match leftover::at(path) {
+                Some(Leftover::DeadSocket) => {
+                    format!("begin again with: rm {0}; rucx export --listen {0}", shell::path(path))
+                }
+                _ => "begin again with rucx export --listen and another name".to_owned(),
+            },
         ),
         Errno::AGAIN => late(deadline),
         Errno::ACCESS | Errno::PERM => Absent::new(errno.to_string(), "import as the user that exports"),

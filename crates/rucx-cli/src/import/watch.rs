@@ -7,7 +7,7 @@ use ucp::{AccessError, ImportedRegion, StaleReason};
 use super::actions::{described, part};
 use super::hex;
 use crate::args::Span;
-use crate::memory::each_chunk;
+use crate::memory::each_chunk_of;
 use crate::signals::Signals;
 use crate::trouble::{Failure, Trouble};
 use crate::ui::{Ui, Who};
@@ -55,7 +55,7 @@ impl Changes {
 
     fn tell(&self, ui: &mut Ui) -> Result<bool, Failure> {
         let Some((first, last)) = self.ends else { return Ok(false) };
-        let bytes = if self.bytes == 1 { "1 byte".to_owned() } else { format!("{} bytes", self.bytes) };
+        let bytes = units::count(self.bytes);
         let place = match (last - first).checked_add(1) {
             Some(len) if len != self.bytes => format!("within {}", described(first, len)),
             _ => format!("at {first} ({first:#x})"),
@@ -89,8 +89,14 @@ pub(super) fn watch(
         other => other?,
     }
     let every = units::nanos(units::in_nanos(interval));
-    let all = if len == mem.len() { "all of it, " } else { "" };
-    ui.say(Who::Dpu, &format!("watching {all}{}, every {every}, until Ctrl-C", described(offset, len)))?;
+    let what = match () {
+        () if len == mem.len() => format!("all of it, {}", described(offset, len)),
+        () if !span.has_end() && offset + len < mem.len() => {
+            format!("the first {} of {}", described(offset, len), units::bytes(mem.len() - offset))
+        }
+        () => described(offset, len),
+    };
+    ui.say(Who::Dpu, &format!("watching {what}, every {every}, until Ctrl-C"))?;
     let mut times = 0_u64;
     loop {
         if signals.wait(interval)? {
@@ -136,15 +142,14 @@ fn look(
     mut changes: Option<&mut Changes>,
 ) -> Result<(), AccessError> {
     let mut rest = known;
-    each_chunk(offset, rest.len() as u64, |offset, chunk| {
-        mem.read(offset, chunk)?;
+    each_chunk_of(mem, offset, rest.len() as u64, |offset, chunk| {
         let (known, later) = std::mem::take(&mut rest).split_at_mut(chunk.len());
         if let Some(changes) = &mut changes {
             changes.add(offset, known, chunk);
         }
         known.copy_from_slice(chunk);
         rest = later;
-        Ok(())
+        Ok::<_, AccessError>(())
     })
 }
 

@@ -58,7 +58,8 @@ fn each_who_connects_to_the_socket_is_given_the_handle() {
     }
     assert!(begin.elapsed() < Duration::from_secs(10));
     let mut other = rucx(&["export", "--size", "4K", "--listen", &export.at]);
-    refused(&mut other, &["is not overwritten", "rm /"]);
+    let story = refused(&mut other, &["is not overwritten", "choose another name"]);
+    assert!(!story.contains("rm /"), "{story}");
     export.import(&[], 0);
     let at = export.at.clone();
     assert!(export.end().contains("the handle was given away 10"));
@@ -89,7 +90,16 @@ fn a_stranger_who_reads_the_socket_gets_the_handle_and_nothing_else() {
 #[test]
 fn signals_and_time_end_it_in_order() {
     let place = Place::new();
-    for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+    for signal in [
+        Signal::INT,
+        Signal::TERM,
+        Signal::HUP,
+        Signal::QUIT,
+        Signal::USR1,
+        Signal::USR2,
+        Signal::ALARM,
+        Signal::VTALARM,
+    ] {
         let export = place.listen(&["--size", "64K"]);
         let mut watch = Running::of(&mut rucx(&["import", &export.at, "--watch", "--interval", "5ms"]));
         watch.wait_for("watching ");
@@ -149,15 +159,16 @@ fn after_a_kill_the_handle_is_stale() {
     }
 }
 
-#[test]
-fn an_importer_stopped_inside_an_access_is_named() {
-    let place = Place::new();
-    // Where it is when it is stopped cannot be told: inside, often enough.
+/// An export that was told to end while an importer was stopped inside an access; with the importers.
+fn caught_inside(place: &Place, patience: &str) -> (Export, Vec<Running>) {
+    // Where an importer is when it is stopped cannot be told: inside, often enough.
     for round in 1..=40 {
-        let export = place.export_with(&["--size", "16M"], &[("UCX_REVOKE_TIMEOUT", "100ms")]);
+        let mut command = rucx(&["export", "--out", &place.name("handle"), "--size", "16M"]);
+        command.env("UCX_REVOKE_TIMEOUT", patience).stderr(fs::File::create(place.path("errors")).unwrap());
+        let mut export = Export::of(&mut command, place.name("handle"));
         let importers: Vec<_> = (0..4)
             .map(|_| {
-                let mut command = rucx(&["import", &export.at, "--watch", "--interval", "1us"]);
+                let mut command = rucx(&["import", &export.at, "--watch", "--interval", "1ms"]);
                 let mut importer = Running::of(&mut command);
                 importer.wait_for("watching ");
                 thread::sleep(Duration::from_micros(1700 * round));
@@ -166,24 +177,85 @@ fn an_importer_stopped_inside_an_access_is_named() {
             })
             .collect();
         export.process.signal(Signal::INT);
-        let (status, story) = export.process.finish();
-        assert!(fs::symlink_metadata(&export.at).is_err(), "the handle is removed in any case");
-        if status.code() == Some(0) {
-            continue;
+        if export.process.tells("waiting for accesses in flight, at most ") {
+            assert!(fs::symlink_metadata(&export.at).is_err(), "the handle is removed in any case");
+            return (export, importers);
         }
-        assert_eq!(status.code(), Some(1), "{story}");
-        assert_fits(&story);
-        let told = words(&story);
-        assert!(story.ends_with("✗  revoked, but not drained\n"), "{story}");
-        let pid = importers.iter().map(|one| one.pid().as_raw_nonzero().get());
-        assert!(
-            pid.into_iter().any(|pid| told.contains(&format!("an access of process {pid} ")))
-                && told.contains("remedy: continue what was stopped (kill -CONT "),
-            "{story}"
-        );
-        return;
     }
     panic!("none of 160 importers was stopped inside an access");
+}
+
+#[test]
+fn an_importer_stopped_inside_an_access_is_named() {
+    let place = Place::new();
+    let (export, importers) = caught_inside(&place, "1s");
+    let begin = Instant::now();
+    let (status, story) = export.process.finish();
+    assert!(begin.elapsed() < Duration::from_millis(1500), "{:?}: it was waited for once", begin.elapsed());
+    assert_eq!(status.code(), Some(1), "{story}");
+    assert_fits(&story);
+    let told = words(&story);
+    assert!(story.ends_with("✗  revoked, but not drained\n"), "{story}");
+    assert!(
+        told.contains("at most 1s (UCX_REVOKE_TIMEOUT)") && told.contains("after 1 s an access of "),
+        "{story}"
+    );
+    assert!(told.contains("given back with the end of this program"), "{story}");
+    let pid = importers.iter().map(|one| one.pid().as_raw_nonzero().get());
+    assert!(
+        pid.into_iter().any(|pid| told.contains(&format!("an access of process {pid} ")))
+            && told.contains("remedy: continue what was stopped (kill -CONT "),
+        "{story}"
+    );
+    assert_eq!(fs::read_to_string(place.path("errors")).unwrap(), "", "all of it is told once");
+    for importer in importers {
+        importer.signal(Signal::CONT);
+        let (status, story) = importer.finish();
+        assert!(status.code() == Some(0) && story.contains("stale: "), "{story}");
+    }
+}
+
+#[test]
+fn another_signal_ends_the_wait_for_accesses() {
+    let place = Place::new();
+    let (export, importers) = caught_inside(&place, "50s");
+    export.process.signal(Signal::TERM);
+    let begin = Instant::now();
+    let (status, story) = export.process.finish();
+    assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
+    assert_eq!(status.code(), Some(1), "{story}");
+    assert!(words(&story).contains("HOST ended at once, by another signal"), "{story}");
+    drop(importers);
+}
+
+#[test]
+fn no_remedy_removes_what_is_the_user_s() {
+    let place = Place::new();
+    fs::write(place.path("mine"), b"mine").unwrap();
+    let dir = place.0.path().to_str().unwrap();
+    for name in [&place.name("mine"), dir, "/dev/full"] {
+        for to in ["--out", "--listen"] {
+            let story = refused(&mut rucx(&["export", "--size", "4K", to, name]), &["choose another name"]);
+            assert!(!words(&story).contains("rm "), "{story}");
+        }
+    }
+    // What an export that was killed has left behind is another matter.
+    let export = place.listen(&["--size", "4K"]);
+    export.process.signal(Signal::KILL);
+    export.process.finish();
+    let mut again = rucx(&["export", "--size", "4K", "--listen", &export.at]);
+    refused(&mut again, &["nobody listens any more", &format!("rm {}", export.at)]);
+}
+
+#[test]
+fn a_handle_that_is_gone_already_is_no_other() {
+    let place = Place::new();
+    let export = place.export(&["--size", "4K"]);
+    fs::remove_file(&export.at).unwrap();
+    export.process.signal(Signal::TERM);
+    let (status, story) = export.process.finish();
+    assert_eq!(status.code(), Some(0), "{story}");
+    assert!(words(&story).contains(&format!("{} was removed already", export.at)), "{story}");
 }
 
 #[test]

@@ -36,6 +36,9 @@ fn bytes_go_both_ways() {
     assert!(story.contains("|ababababXbababab|"), "{story}");
     assert!(story.ends_with("✗  1 byte differs from text:ab, the first at 8 (0x8)\n"), "{story}");
     export.import(&["--fill", "zero", "--verify", "zero"], 0);
+    let story = export.import(&["--write", "0x10=hex", "--read", "0x10..0x13"], 0);
+    assert!(story.contains("|hex|"), "{story}");
+    export.import(&["--fill", "zero"], 0);
     // Of what repeats, there is one row.
     let story = export.import(&["--read", ".."], 0);
     assert!(story.contains("\n*\n00300000\n") && story.lines().count() < 20, "{story}");
@@ -164,6 +167,9 @@ fn what_is_no_handle_is_told_with_the_remedy() {
     ] {
         refused(&mut rucx(&["import", &file(name, bytes)]), &["pass on exactly the bytes"]);
     }
+    let mut newer = handle.clone();
+    newer[4] += 1;
+    refused(&mut rucx(&["import", &file("newer", &newer)]), &["the same version of rucx on both sides"]);
     for (at, reason) in [
         (place.name("missing"), "No such file"),
         (place.0.path().to_str().unwrap().to_owned(), "it is a directory"),

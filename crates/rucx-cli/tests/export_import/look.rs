@@ -68,6 +68,9 @@ fn wrong_arguments_are_usage_errors() {
         &["export", "--out", &handle, "--listen", &handle],
         &["export", "--out", &handle, "--size", "0"],
         &["export", "--out", &handle, "--size", "lots"],
+        &["export", "--out", &handle, "--size", "0x"],
+        &["export", "--out", "-"],
+        &["export", "--listen", "-"],
         &["export", "--out", &handle, "--fill", "ones"],
         &["export", "--out", &handle, "--for", "ever"],
         &["export", "--out", &handle, "--file", &handle, "--heap"],
@@ -76,6 +79,7 @@ fn wrong_arguments_are_usage_errors() {
         &["import"],
         &["import", &handle, "--read", "5"],
         &["import", &handle, "--raw"],
+        &["import", &handle, "--watch", "--interval", "1us"],
         &["import", &handle, "--write", "hello"],
         &["import", "--watch", &handle],
     ] {

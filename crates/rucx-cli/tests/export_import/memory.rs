@@ -25,6 +25,7 @@ fn a_file_is_shared_by_all_who_have_it() {
     let story = export.end();
     assert!(words(&story).contains(&format!("read-write: the file {path}, shared")), "{story}");
     assert_eq!(fs::metadata(&path).unwrap().len(), 10_000);
+    assert!(words(&story).contains(&format!("filled it: count; {path} is overwritten")), "{story}");
     // What is to be read only cannot be written, by whatever way.
     let export = place.export_with(&["--file", &path, "--read-only"], CMA);
     refused(&mut rucx(&["import", &export.at, "--write", "0=x"]), &["AccessDenied"]);
@@ -54,6 +55,34 @@ fn a_file_that_cannot_be_written_is_exported_read_only() {
         refused(&mut command, &["cannot map the file", reason]);
         assert!(!place.path("handle").exists());
     }
+    // Some files have no bytes of their own.
+    let mut command = rucx(&["export", "--file", "/proc/self/maps", "--out", &place.name("handle")]);
+    let story = refused(&mut command, &["cannot map the file", "export a copy of it"]);
+    assert!(!story.contains("truncate"), "{story}");
+}
+
+#[test]
+fn remedies_follow_the_cause() {
+    let place = Place::new();
+    let path = place.name("data");
+    fs::write(&path, vec![1; 3 << 20]).unwrap();
+    let export = place.export_with(&["--file", &path, "--read-only"], CMA);
+    refused(&mut rucx(&["import", &export.at, "--write", "0=x"]), &["without --read-only", "chmod"]);
+    export.end();
+    // What is behind the pages goes away: told with all that was read before.
+    let export = place.export_with(&["--file", &path], CMA);
+    OpenOptions::new().write(true).open(&path).unwrap().set_len((2 << 20) + 4096).unwrap();
+    for args in [["--read", ".."], ["--verify", "zero"], ["--fill", "zero"]] {
+        let story = refused(
+            rucx(&["import", &export.at]).args(args),
+            &["AccessDenied", "denied after 2101248 bytes", "shorter than it was, or the disk is full"],
+        );
+        assert!(!story.contains("--read-only"), "{story}");
+    }
+    // Nothing was read, and there is no head above nothing.
+    let story = refused(&mut rucx(&["import", &export.at, "--read", "2200000:4"]), &["cannot read it"]);
+    assert!(!story.contains("4 B at 2200000"), "{story}");
+    export.end();
 }
 
 #[test]

@@ -114,6 +114,17 @@ impl Running {
         }
     }
 
+    /// Reads until a line contains `part`, or to the end; whether one did.
+    pub(crate) fn tells(&mut self, part: &str) -> bool {
+        loop {
+            let begin = self.story.len();
+            let read = self.output.as_mut().unwrap().read_line(&mut self.story).unwrap();
+            if read == 0 || self.story[begin..].contains(part) {
+                return read > 0;
+            }
+        }
+    }
+
     /// Sends it a signal.
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(self.pid(), signal).unwrap();
