@@ -74,7 +74,6 @@ fn cma_key() -> Format<cma::mkey::Mkey> {
         },
         lines: |key| {
             let mut lines = who(&key.exporter, key.slot, &key.token);
-            lines.push(format!("nonce_address = {:#x}", key.nonce_address));
             lines.extend(key.in_directory.then(in_directory));
             lines
         },
@@ -301,12 +300,11 @@ fn shm_keys() -> impl Strategy<Value = shm::mkey::Mkey> {
 }
 
 fn cma_keys() -> impl Strategy<Value = cma::mkey::Mkey> {
-    (exporters(), any::<u32>(), any::<[u8; 16]>(), any::<u64>(), any::<bool>()).prop_map(
-        |(exporter, slot, token, nonce_address, in_directory)| cma::mkey::Mkey {
+    (exporters(), any::<u32>(), any::<[u8; 16]>(), any::<bool>()).prop_map(
+        |(exporter, slot, token, in_directory)| cma::mkey::Mkey {
             exporter,
             slot,
             token: Token::from_bytes(token),
-            nonce_address,
             in_directory,
         },
     )

@@ -120,6 +120,10 @@ pub fn missing_token() {
     }
 }
 
+fn another_context(components: &[u16]) -> Status {
+    if components.contains(&2) { Status::InvalidHandle } else { Status::Stale }
+}
+
 pub fn forged_fields() {
     for (tls, components) in WAYS {
         let (mut host, mut dpu) = (Actor::host(8192), Actor::dpu_by(tls));
@@ -132,11 +136,11 @@ pub fn forged_fields() {
             let said = "the handle does not describe the export whose token it carries";
             assert_each_says(components, &text, said);
         }
-        // Another registration, another context: there is no such export.
-        for offset in [32, 48] {
+        // Another registration, another context: there is no such export. The key of shm tells which context it is of.
+        for (offset, expected) in [(48, Status::Stale), (32, another_context(components))] {
             let mut forged = handle.clone();
             forged[offset] ^= 0x55;
-            dpu.import(&repaired(forged)).err(Status::Stale);
+            dpu.import(&repaired(forged)).err(expected);
         }
         // A line of the table that is another's, and one that is none.
         for slot in [2_u32, 70_000] {

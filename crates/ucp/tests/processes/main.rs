@@ -52,7 +52,7 @@ fn main() -> std::process::ExitCode {
             faults::importer_killed, faults::importer_execs_inside_an_access, faults::newer_region_is_never_reached,
             fork::child_of_exporter, fork::child_of_a_context_that_is_gone, fork::child_of_importer, fork::exporter_dies_and_its_child_lives,
             hostile::unsealed_memfd, hostile::an_in_flight_page_full_of_lies, hostile::resized_memfd, hostile::no_memfd, hostile::a_table_that_is_none,
-            hostile::missing_descriptors, hostile::a_descriptor_nobody_asked_for, hostile::a_nonce_that_is_elsewhere, hostile::garbage, hostile::silence, hostile::closes_at_once,
+            hostile::missing_descriptors, hostile::a_descriptor_nobody_asked_for, hostile::an_exporter_in_this_process_that_is_none_of_its_contexts, hostile::garbage, hostile::silence, hostile::closes_at_once,
             hostile::another_process_has_taken_the_name, hostile::peers_of_the_service_socket, hostile::peers_of_the_socket_in_a_directory,
             hostile::a_thousand_connections, hostile::one_process_cannot_keep_others_out, hostile::a_borrowed_uuid_gets_no_tokens,
             hostile::lies_in_flight_hold_only_what_was_granted, hostile::abandoned_pages_hold_nothing,

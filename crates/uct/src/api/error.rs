@@ -208,16 +208,24 @@ impl AttachError {
         }
     }
 
+    /// What a refused claim means for an attachment.
+    #[must_use]
+    pub fn of_refusal(refusal: crate::export::Refusal) -> Self {
+        use crate::export::Refusal;
+        match refusal {
+            Refusal::Stale => Self::Stale("the export was revoked or dropped"),
+            Refusal::WrongToken => Self::WrongToken,
+            Refusal::Mismatch => Self::Mismatch,
+        }
+    }
+
     /// What a failed conversation on the service socket means for an attachment.
     #[must_use]
     pub fn of_service(error: ConnectError) -> Self {
-        use crate::export::Refusal;
         let unreachable =
             |error: ConnectError, remedy| Self::Unreachable { reason: error.to_string(), remedy };
         match error {
-            ConnectError::Denied(Refusal::Stale) => Self::Stale("the export was revoked or dropped"),
-            ConnectError::Denied(Refusal::WrongToken) => Self::WrongToken,
-            ConnectError::Denied(Refusal::Mismatch) => Self::Mismatch,
+            ConnectError::Denied(refusal) => Self::of_refusal(refusal),
             ConnectError::Mem(error) => Self::Mem(error),
             ConnectError::TimedOut { .. } => {
                 unreachable(error, "see whether the exporter is stopped, or raise UCX_IMPORT_TIMEOUT")

@@ -103,22 +103,23 @@ impl SlotSet {
 
     /// The slot this thread begins at.
     #[inline]
-    fn own(&self) -> Option<&Word64> {
-        wire::announced(self.page.bytes(), self.range.start + lane() % self.range.len().max(1))
+    fn own(&self) -> Option<(usize, &Word64)> {
+        let slot = self.range.start + lane() % self.range.len().max(1);
+        Some((slot, wire::announced(self.page.bytes(), slot)?))
     }
 
-    fn words(&self) -> impl Iterator<Item = &Word64> {
+    fn words(&self) -> impl Iterator<Item = (usize, &Word64)> {
         let first = lane();
         let count = self.range.len().max(1);
         (0..self.range.len())
             .map(move |offset| self.range.start + (first + offset) % count)
-            .filter_map(|slot| wire::announced(self.page.bytes(), slot))
+            .filter_map(|slot| Some((slot, wire::announced(self.page.bytes(), slot)?)))
     }
 
     /// Whether one of them announces an access to export `id`.
     #[must_use]
     pub fn announces(&self, id: u64) -> bool {
-        self.words().any(|word| !in_flight::is_clear(word, id))
+        self.words().any(|(_, word)| !in_flight::is_clear(word, id))
     }
 }
 
@@ -199,9 +200,9 @@ impl Gate {
         if !self.is_mine() || self.peer.as_ref().is_some_and(|peer| peer.is_gone()) {
             return None;
         }
-        let word = self.slots.own()?;
+        let (slot, word) = self.slots.own()?;
         in_flight::announce(word, self.id, || self.is_live()).ok()?;
-        Some(InFlight { word })
+        Some(InFlight { word, slot, page: &self.slots.page })
     }
 
     /// As [`Gate::enter`], by any slot; takes what was waited from `patience`.
@@ -214,12 +215,12 @@ impl Gate {
         let mut begin = None;
         loop {
             self.check().map_err(stale)?;
-            for word in self.slots.words() {
+            for (slot, word) in self.slots.words() {
                 match in_flight::announce(word, self.id, || self.is_live()) {
                     Ok(()) => {
                         let waited = begin.map_or(Duration::ZERO, |begin: Instant| begin.elapsed());
                         *patience = patience.saturating_sub(waited);
-                        return Ok(InFlight { word });
+                        return Ok(InFlight { word, slot, page: &self.slots.page });
                     }
                     Err(in_flight::Refused::Stale) => return Err(stale(StaleReason::Revoked)),
                     Err(in_flight::Refused::SlotTaken) => {}
@@ -244,6 +245,19 @@ impl Gate {
         len: usize,
         mut step: impl FnMut(Range<usize>) -> Result<(), AccessError>,
     ) -> Result<(), AccessError> {
+        self.in_announced_steps(len, |_, part| step(part))
+    }
+
+    /// As [`Gate::in_steps`]; `step` also gets the access as it is announced.
+    ///
+    /// # Errors
+    /// As [`Gate::in_steps`].
+    #[inline]
+    pub fn in_announced_steps(
+        &self,
+        len: usize,
+        mut step: impl FnMut(&InFlight<'_>, Range<usize>) -> Result<(), AccessError>,
+    ) -> Result<(), AccessError> {
         if len <= COPY_STEP {
             return self.one_step(&mut self.patience.clone(), 0..len, &mut step);
         }
@@ -262,7 +276,7 @@ impl Gate {
         &self,
         patience: &mut Duration,
         piece: Range<usize>,
-        step: &mut impl FnMut(Range<usize>) -> Result<(), AccessError>,
+        step: &mut impl FnMut(&InFlight<'_>, Range<usize>) -> Result<(), AccessError>,
     ) -> Result<(), AccessError> {
         let before = piece.start;
         ucs::trace_data!(export = self.id, from = piece.start, to = piece.end, "an access begins");
@@ -270,7 +284,7 @@ impl Gate {
             Some(inside) => inside,
             None => self.enter_within(patience).map_err(|error| with_done(error, before))?,
         };
-        step(piece).map_err(|error| with_done(error, before))?;
+        step(&inside, piece).map_err(|error| with_done(error, before))?;
         // A revocation that gave up waiting for us, or the exporter's death, came in between: say so.
         let verdict = self.check();
         drop(inside);
@@ -292,6 +306,19 @@ fn with_done(error: AccessError, before: usize) -> AccessError {
 #[derive(Debug)]
 pub struct InFlight<'a> {
     word: &'a Word64,
+    slot: usize,
+    page: &'a Mapping,
+}
+
+impl InFlight<'_> {
+    /// Sets the nonce of its slot. Answers where that lies in the page.
+    #[inline]
+    pub fn set_nonce(&self, nonce: u64) -> u64 {
+        if let Some(word) = wire::nonce(self.page.bytes(), self.slot) {
+            word.store(nonce, Ordering::Release);
+        }
+        wire::nonce_offset(self.slot)
+    }
 }
 
 impl Drop for InFlight<'_> {

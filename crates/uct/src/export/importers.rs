@@ -25,12 +25,13 @@ impl ImporterPage {
     /// [`MemError`]; the process is left then.
     pub fn create(process: &mut Option<Process>) -> Result<(Self, Memfd), MemError> {
         let (file, map) = Memfd::create("rucx-in-flight", wire::SLOTS_LEN, false)?;
+        wire::tell_address(map.bytes());
         Ok((Self { map, process: process.take(), granted: Mutex::default() }, file))
     }
 
-    /// Takes note that it may access export `id`.
-    pub fn grant(&self, id: u64) {
-        self.granted.lock().insert(id);
+    /// Takes note that it may access export `id`. Answers whether that is new.
+    pub fn grant(&self, id: u64) -> bool {
+        self.granted.lock().insert(id)
     }
 
     /// Forgets export `id`, which has been drained.

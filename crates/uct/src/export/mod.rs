@@ -17,7 +17,7 @@ pub mod error;
 pub mod gate;
 pub mod importers;
 pub mod in_flight;
-
+pub mod registry;
 pub mod table;
 pub mod token;
 pub mod wire;

@@ -19,6 +19,7 @@ use super::error::{ExportError, NotRevoked, Refusal};
 use super::gate::SlotSet;
 use super::importers::{ImporterPage, vault_holders};
 use super::in_flight;
+use super::registry;
 use super::token::Token;
 use super::wire;
 use crate::memory::{LocalMem, Rights};
@@ -197,6 +198,9 @@ impl ExportTable {
     pub fn publish(self: &Arc<Self>, mem: &Arc<LocalMem>) -> Result<Export, ExportError> {
         if !self.is_mine() {
             return Err(ExportError::Forked);
+        }
+        if self.shared.get().is_none() {
+            registry::enter(self);
         }
         let mut state = self.state.lock();
         let shared = self.shared()?;

@@ -45,6 +45,9 @@ const RIGHTS: u64 = 32;
 const ANNOUNCED: u64 = 0;
 const OWNER: u64 = 8;
 const OWNER_INODE: u64 = 16;
+const NONCE: u64 = 24;
+/// In the first line only.
+const ADDRESS_OF_PAGE: u64 = 32;
 
 /// What a line of the table tells of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,6 +103,30 @@ pub fn read_line(table: &SharedBytes, index: u32) -> Option<Line> {
 #[inline]
 pub fn announced(page: &SharedBytes, slot: usize) -> Option<&Word64> {
     page.atomic_u64((slot * LINE) as u64 + ANNOUNCED).ok()
+}
+
+/// Where the nonce of slot `slot` lies in its page: a word that the importer sets anew for each access.
+#[inline]
+#[must_use]
+pub fn nonce_offset(slot: usize) -> u64 {
+    (slot * LINE) as u64 + NONCE
+}
+
+/// The nonce of slot `slot`.
+#[inline]
+pub fn nonce(page: &SharedBytes, slot: usize) -> Option<&Word64> {
+    page.atomic_u64(nonce_offset(slot)).ok()
+}
+
+/// Tells the importer where the exporter has the page mapped.
+pub(super) fn tell_address(page: &SharedBytes) {
+    let told = page.store(ADDRESS_OF_PAGE, page.as_ptr().addr() as u64);
+    debug_assert!(told.is_ok(), "a page has a first line");
+}
+
+/// Where the exporter says that it has the page mapped.
+pub fn told_address(page: &SharedBytes) -> Option<u64> {
+    page.load(ADDRESS_OF_PAGE).ok()
 }
 
 /// The pid of the importer that has taken slot `slot` of the vault; 0 when it is free.

@@ -17,6 +17,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 pub use owned::{OwnedBytes, StableBuf, StableBufMut};
 pub use private::PrivateMem;
 pub use raw::RawMem;
+#[cfg(feature = "cma")]
 pub(crate) use raw::{Tries, fault};
 pub use view::MappedView;
 
@@ -117,6 +118,11 @@ pub enum DeniedReason {
         "the pages are mapped, but the kernel does not reach them: beyond the end of a file, or a device's"
     )]
     NotBacked,
+    /// A page could not be reached, and the mappings cannot be looked at.
+    #[error(
+        "a page could not be reached, and why cannot be told: /proc shows no mappings of that process here"
+    )]
+    Untold,
     /// Ptrace rights that were there are there no longer.
     #[error(
         "the kernel allows it no longer: the exporter has changed its user or is not dumpable any more, or this process may do \
@@ -134,6 +140,7 @@ impl DeniedReason {
             Self::ReadOnlyBuffer => "map it with `MemMap::buffer`, which may be written",
             Self::Protection => "the owner decides on the protection of its pages: see `mprotect(2)`",
             Self::NotBacked => "see whether the file behind it has been cut off, or its disk is full",
+            Self::Untold => "mount the /proc of both sides' pid namespace, without hidepid",
             Self::NotAllowed => {
                 "let the exporter call prctl(PR_SET_DUMPABLE, 1) after it has changed its user, and run both sides as one user"
             }

@@ -9,7 +9,7 @@
 use std::ptr::NonNull;
 
 use rustix::io::Errno;
-use rustix::process::getpid;
+use rustix::thread::gettid;
 
 use super::{AccessError, DeniedReason, StaleReason};
 use crate::process::vm::{self, Mapped};
@@ -67,7 +67,7 @@ impl RawMem {
 /// Copies from a raw range into `dst`.
 pub(super) fn read(src: NonNull<u8>, dst: &mut [u8]) -> Result<(), AccessError> {
     let from = src.addr().get() as u64;
-    transfer(dst.len(), false, from, |done| vm::read(getpid(), from + done as u64, &mut dst[done..]))
+    transfer(dst.len(), false, from, |done| vm::read(gettid(), from + done as u64, &mut dst[done..]))
 }
 
 /// Copies `src` into a raw range.
@@ -75,7 +75,7 @@ pub(super) fn write(dst: NonNull<u8>, src: &[u8]) -> Result<(), AccessError> {
     let to = dst.addr().get() as u64;
     transfer(src.len(), true, to, |done| {
         // SAFETY: RawMem::new's caller promised that the bytes there may be written at any time.
-        unsafe { vm::write(getpid(), to + done as u64, &src[done..]) }
+        unsafe { vm::write(gettid(), to + done as u64, &src[done..]) }
     })
 }
 
@@ -99,7 +99,7 @@ fn transfer(
         let (done, address) = (done as u64, address + done as u64);
         match errno {
             Errno::FAULT => {
-                fault(vm::mapped_at("/proc/self", address, for_writing), done, &mut tries)?;
+                fault(vm::mapped_at("/proc/thread-self", address, for_writing), done, &mut tries)?;
             }
             Errno::NOMEM => {
                 return Err(AccessError::Unsupported {
@@ -116,24 +116,28 @@ fn transfer(
     Ok(())
 }
 
-/// How often an access has been tried again at one place.
+/// How often an access has been tried again: at one place, and in all.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tries {
     done: u64,
     count: u8,
+    all: u8,
 }
 
 impl Tries {
     /// An owner may unmap and map a page again and again; that it meets each try of so many is next to impossible.
     const MOST: u8 = 8;
+    /// Each try looks through all of a process's mappings: an owner must not hold up an access for ever.
+    const MOST_OF_ALL: u8 = 64;
 
     /// Whether it may be tried once more after `done` bytes.
     fn again(&mut self, done: u64) -> bool {
         if self.done != done {
-            *self = Self { done, count: 0 };
+            *self = Self { done, count: 0, ..*self };
         }
         self.count += 1;
-        self.count <= Self::MOST
+        self.all += 1;
+        self.count <= Self::MOST && self.all <= Self::MOST_OF_ALL
     }
 }
 
@@ -148,7 +152,8 @@ pub(crate) fn fault(mapped: Mapped, done: u64, tries: &mut Tries) -> Result<(), 
         Mapped::Allowed if tries.again(done) => Ok(()),
         Mapped::Allowed => Err(AccessError::AccessDenied { done, why: DeniedReason::NotBacked }),
         Mapped::Denied => Err(AccessError::AccessDenied { done, why: DeniedReason::Protection }),
-        Mapped::No | Mapped::Unknown => Err(AccessError::Stale { done, why: StaleReason::Unmapped }),
+        Mapped::No => Err(AccessError::Stale { done, why: StaleReason::Unmapped }),
+        Mapped::Unknown => Err(AccessError::AccessDenied { done, why: DeniedReason::Untold }),
     }
 }
 

@@ -85,8 +85,7 @@ impl Process {
     /// # Errors
     /// ESRCH when it is gone; what else `getsockopt(2)` and `pidfd_open(2)` answer.
     pub fn of_peer(socket: BorrowedFd<'_>) -> Result<Self, Errno> {
-        let pid = rustix::net::sockopt::socket_peercred(socket).ok().map(|cred| cred.pid);
-        let pid = pid.filter(|pid| pid.as_raw_nonzero().get() > 0);
+        let pid = sys::peer_pid(socket).ok().and_then(Pid::from_raw);
         match sys::peer_pidfd(socket) {
             Ok(fd) => Ok(Self { fd, pid }),
             // SO_PEERPIDFD is Linux 6.5; it answers these when the peer has been reaped already.
@@ -110,7 +109,8 @@ impl Process {
     #[must_use]
     pub fn directory(&self) -> Option<String> {
         // "Pid: the process's pid in the pid namespace of the procfs mount" (pidfd_open(2), /proc/PID/fdinfo).
-        let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", self.fd.as_raw_fd())).ok()?;
+        let info =
+            std::fs::read_to_string(format!("/proc/thread-self/fdinfo/{}", self.fd.as_raw_fd())).ok()?;
         let pid = info.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim().parse::<u32>().ok()?;
         (pid != 0).then(|| format!("/proc/{pid}"))
     }

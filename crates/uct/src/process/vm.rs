@@ -9,6 +9,7 @@
 
 #![allow(unsafe_code)]
 
+use std::io::{BufRead, BufReader};
 use std::ops::Range;
 
 use libc::{c_ulong, iovec};
@@ -16,14 +17,18 @@ use rustix::io::Errno;
 use rustix::process::Pid;
 
 /// Bytes of a nonce.
-pub const NONCE_LEN: usize = 16;
+pub const NONCE_LEN: usize = 8;
 
 fn answer(moved: isize) -> Result<usize, Errno> {
     usize::try_from(moved)
         .map_err(|_| Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
 }
 
-#[allow(clippy::cast_possible_truncation)] // rucx runs on 64-bit systems, where an address is a usize
+// An address of another process is cast to one of this.
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!("rucx runs on 64-bit systems");
+
+#[allow(clippy::cast_possible_truncation)] // an address is a usize
 fn remote(address: u64, len: usize) -> iovec {
     iovec { iov_base: std::ptr::without_provenance_mut(address as usize), iov_len: len }
 }
@@ -88,10 +93,11 @@ pub unsafe fn write(pid: Pid, to: u64, bytes: &[u8]) -> Result<usize, Errno> {
 /// ENOSYS: a kernel without CONFIG_CROSS_MEMORY_ATTACH. EPERM and others: a seccomp filter.
 pub fn allowed_here() -> Result<(), Errno> {
     let (source, mut seen) = ([1_u8], [0_u8]);
-    read(rustix::process::getpid(), source.as_ptr().addr() as u64, &mut seen)?;
+    let me = rustix::thread::gettid(); // any thread will do, and the first one may have ended
+    read(me, source.as_ptr().addr() as u64, &mut seen)?;
     let (target, bytes) = ([0_u8; 0], [0_u8; 0]);
     // SAFETY: no bytes are written.
-    unsafe { write(rustix::process::getpid(), target.as_ptr().addr() as u64, &bytes) }.map(|_| ())
+    unsafe { write(me, target.as_ptr().addr() as u64, &bytes) }.map(|_| ())
 }
 
 /// What is mapped at an address (`proc_pid_maps(5)`).
@@ -110,25 +116,33 @@ pub enum Mapped {
 /// What is mapped at `address` in the process with this directory in `/proc`.
 #[must_use]
 pub fn mapped_at(directory: &str, address: u64, for_writing: bool) -> Mapped {
-    let Ok(maps) = std::fs::read_to_string(format!("{directory}/maps")) else { return Mapped::Unknown };
-    if maps.is_empty() {
-        return Mapped::Unknown; // it has ended
-    }
-    let found = maps.lines().filter_map(parse).find(|(range, _)| range.contains(&address));
-    let wanted = if for_writing { 1 } else { 0 };
-    match found {
-        None => Mapped::No,
-        Some((_, permissions)) if permissions.as_bytes().get(wanted).is_some_and(|byte| *byte != b'-') => {
-            Mapped::Allowed
+    let Ok(file) = std::fs::File::open(format!("{directory}/maps")) else { return Mapped::Unknown };
+    let mut lines = BufReader::new(file);
+    let mut line = Vec::new();
+    let mut any = false;
+    loop {
+        line.clear();
+        match lines.read_until(b'\n', &mut line) {
+            Ok(1..) => {}
+            Ok(0) if any => return Mapped::No,
+            _ => return Mapped::Unknown, // nothing at all: it has ended
         }
-        Some(_) => Mapped::Denied,
+        any = true;
+        let Some((range, permissions)) = parse(&line) else { continue };
+        if range.start > address {
+            return Mapped::No; // they come in order
+        }
+        if range.contains(&address) {
+            let allowed = permissions.get(usize::from(for_writing)).is_some_and(|byte| *byte != b'-');
+            return if allowed { Mapped::Allowed } else { Mapped::Denied };
+        }
     }
 }
 
-/// Range and permissions of a line of `/proc/PID/maps`.
-fn parse(line: &str) -> Option<(Range<u64>, &str)> {
-    let mut words = line.split(' ');
-    let (from, to) = words.next()?.split_once('-')?;
+/// Range and permissions of a line of `/proc/PID/maps`, whose path may hold any bytes.
+fn parse(line: &[u8]) -> Option<(Range<u64>, &[u8])> {
+    let mut words = line.split(|byte| *byte == b' ');
+    let (from, to) = std::str::from_utf8(words.next()?).ok()?.split_once('-')?;
     let bound = |text| u64::from_str_radix(text, 16).ok();
     Some((bound(from)?..bound(to)?, words.next()?))
 }
@@ -148,7 +162,7 @@ mod tests {
 
     #[test]
     fn reads_with_a_nonce_that_comes_first() {
-        let (nonce, bytes) = (*b"sixteen bytes ok", *b"content");
+        let (nonce, bytes) = (*b"8 bytes.", *b"content");
         let (mut seen, mut into) = ([0; NONCE_LEN], [0; 7]);
         let at = |bytes: &[u8]| bytes.as_ptr().addr() as u64;
         let pid = rustix::process::getpid();

@@ -144,9 +144,10 @@ impl Conn {
     }
 
     fn grant_to(page: &ImporterPage, request: &Request, exports: &ExportTable) {
-        page.grant(request.claim.id);
-        if exports.verify(&request.claim).is_err() {
-            page.forget(request.claim.id); // revoked meanwhile: nobody else would
+        // Revoked meanwhile: nobody else would forget it. But what was granted before stays: an access may be in flight, and whoever
+        // revokes waits for it.
+        if page.grant(request.claim.id) && exports.verify(&request.claim).is_err() {
+            page.forget(request.claim.id);
         }
     }
 

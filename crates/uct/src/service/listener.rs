@@ -1,9 +1,9 @@
 //! The sockets a service listens on.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, chmod, unlink};
+use rustix::fs::{FileType, Mode, OFlags, chmod, fstat, open, unlink};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use ucs::Status;
@@ -84,12 +84,24 @@ impl Listener {
         let path = directory.join(name);
         let address = SocketAddrUnix::new(&path).map_err(failed)?;
         bind(&socket, &address).map_err(failed)?;
-        let listener = Self { socket, path: Some(path), generation: fork::generation() };
+        let listener = Self { socket, path: Some(path.clone()), generation: fork::generation() };
         listen(&listener, BACKLOG).map_err(failed)?;
-        // bind(2) leaves out what the umask says: connecting needs the right to write (unix(7)).
-        chmod(directory.join(name), Mode::from_raw_mode(0o666)).map_err(failed)?;
+        let_all_connect(&path).map_err(failed)?;
         Ok(listener)
     }
+}
+
+/// Lets every user connect who may enter the directory: connecting needs the right to write (`unix(7)`), of which bind(2) leaves out
+/// what the umask says. Who may write to the directory could have put something else in the socket's place: what is changed is a
+/// socket of this user, found without following links, and held by a descriptor.
+fn let_all_connect(path: &Path) -> Result<(), Errno> {
+    let file = open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    let stat = fstat(&file)?;
+    let mine = stat.st_uid == rustix::process::geteuid().as_raw();
+    if FileType::from_raw_mode(stat.st_mode) != FileType::Socket || !mine {
+        return Err(Errno::NOTSOCK);
+    }
+    chmod(format!("/proc/thread-self/fd/{}", file.as_raw_fd()), Mode::from_raw_mode(0o666))
 }
 
 impl AsFd for Listener {

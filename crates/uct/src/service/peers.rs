@@ -97,6 +97,8 @@ impl Link {
 pub struct Peer {
     link: Link,
     process: Arc<Process>,
+    /// Where it says that it has the in-flight page mapped.
+    page_address: u64,
     /// `None` after a failure: the next import connects anew.
     connection: Mutex<Option<Connection>>,
 }
@@ -117,6 +119,12 @@ impl Peer {
     #[must_use]
     pub fn link(&self) -> &Link {
         &self.link
+    }
+
+    /// Where the exporter says that it has this connection's in-flight page mapped: what is there shows whose address space it is.
+    #[must_use]
+    pub fn page_address(&self) -> u64 {
+        self.page_address
     }
 
     /// The process at the other end of the connection, which is the exporter's.
@@ -232,10 +240,12 @@ impl Peers {
         let (table, page) = granted.control.ok_or(AttachError::Malformed("no control descriptors"))?;
         let table = Memfd::map_foreign(table.as_fd(), wire::TABLE_LEN, Access::Read);
         let page = Memfd::map_foreign(page.as_fd(), wire::SLOTS_LEN, Access::ReadWrite);
-        let slots = SlotSet::new(page.map_err(unsafe_memory)?, 0..wire::SLOTS);
+        let page = page.map_err(unsafe_memory)?;
+        let page_address = wire::told_address(page.bytes()).unwrap_or(0);
+        let slots = SlotSet::new(page, 0..wire::SLOTS);
         let watches = vec![Watch::Connection(connection.socket()), Watch::Process(Arc::clone(&process))];
         let link = Link::new(Arc::new(table.map_err(unsafe_memory)?), Arc::new(slots), service, watches)?;
-        let peer = Peer { link, process, connection: Mutex::new(Some(connection)) };
+        let peer = Peer { link, process, page_address, connection: Mutex::new(Some(connection)) };
         Ok(Grant { peer: Arc::new(peer), rights: granted.rights, memory: granted.memory })
     }
 

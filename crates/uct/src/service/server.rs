@@ -190,17 +190,19 @@ impl Service {
         if self.listening.load(Ordering::Acquire) && self.generation.is_current() {
             return Ok(());
         }
+        self.check_generation()?;
         let mut running = self.running.lock();
         let running = self.start(&mut running)?;
         if self.listening.load(Ordering::Acquire) {
             return Ok(()); // another thread was faster
         }
-        let by_name = Listener::by_name(&self.name)?;
+        // First in the directory: the abstract name would tell others which name to take there.
         let in_directory = self
             .directory
             .as_ref()
             .map(|directory| Listener::in_directory(directory, &name_of(self.exports.uuid())));
         let in_directory = in_directory.transpose()?;
+        let by_name = Listener::by_name(&self.name)?;
         for listener in std::iter::once(by_name).chain(in_directory) {
             running.shared.order(Order::Listen(listener));
         }
@@ -213,6 +215,7 @@ impl Service {
     /// # Errors
     /// [`ServiceError`].
     pub fn watch(&self, state: &Arc<PeerState>, fds: Vec<Watch>) -> Result<Watching, ServiceError> {
+        self.check_generation()?;
         let mut running = self.running.lock();
         let shared = &self.start(&mut running)?.shared;
         let id = shared.next.fetch_add(1, Ordering::Relaxed);
@@ -221,16 +224,21 @@ impl Service {
 
     /// Has kept memory looked at until it is drained.
     pub fn sweep(&self) {
+        if self.check_generation().is_err() {
+            return; // what is kept is the parent's
+        }
         match self.start(&mut self.running.lock()) {
             Ok(running) => running.shared.order(Order::Sweep),
             Err(error) => tracing::warn!(%error, "kept memory is freed by the next revocation only"),
         }
     }
 
+    /// Asked before the lock is taken: in a fork's child, another thread of the parent's may have held it.
+    fn check_generation(&self) -> Result<(), ServiceError> {
+        if self.generation.is_current() { Ok(()) } else { Err(ServiceError::Forked) }
+    }
+
     fn start<'a>(&self, running: &'a mut Option<Running>) -> Result<&'a mut Running, ServiceError> {
-        if !self.generation.is_current() {
-            return Err(ServiceError::Forked);
-        }
         if running.is_none() {
             let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
                 .map_err(|errno| MemError::of("eventfd", errno, 0))?;

@@ -1,19 +1,23 @@
 //! The memory domain of `cma`.
 
-use std::sync::{Arc, Once, OnceLock};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rustix::io::Errno;
+use rustix::process::Pid;
+use ucs::sync::{AtomicU64, Ordering};
 
 use super::CMA_PTRACER_ANY;
 use super::mkey::{self, Mkey};
-use super::transfer::{Stopped, Target, Why};
+use super::transfer::{Nonce, Stopped, Target, Why};
 use crate::api::{
     AllocError, AttachError, AttachRequest, Attached, Attachment, ComponentId, GlobalId, LinearCost, Md,
     MdAttr, MdFlags, MdParams, MemTypes, Memh, PackError, PackFlags, RegError,
 };
 use crate::config::IMPORT_TIMEOUT;
-use crate::export::{Export, ExportTable, Gate, Token};
+use crate::export::gate::InFlight;
+use crate::export::{Claim, Export, Gate, Token, registry};
 use crate::memory::{
     AccessError, DeniedReason, LocalMem, MappedView, Rights, StaleReason, Tries, check_range, fault,
 };
@@ -30,6 +34,7 @@ pub struct CmaMd {
     attr: MdAttr,
     params: MdParams,
     patience: Duration,
+    tracers: Arc<Tracers>,
 }
 
 impl CmaMd {
@@ -55,7 +60,9 @@ impl CmaMd {
             global_id: GlobalId::from(boot),
             local_cpus: String::new(),
         };
-        Self { attr, params: params.clone(), patience: params.config.get(&IMPORT_TIMEOUT) }
+        let tracers =
+            Arc::new(Tracers { wanted: params.config.get(&CMA_PTRACER_ANY), allowed: OnceLock::new() });
+        Self { attr, params: params.clone(), patience: params.config.get(&IMPORT_TIMEOUT), tracers }
     }
 }
 
@@ -72,8 +79,7 @@ impl Md for CmaMd {
         Ok(Box::new(CmaMemh {
             _mem: Arc::clone(mem),
             service: Arc::clone(&self.params.service),
-            exports: Arc::clone(&self.params.exports),
-            ptracer_any: self.params.config.get(&CMA_PTRACER_ANY),
+            tracers: Arc::clone(&self.tracers),
             key: OnceLock::new(),
         }))
     }
@@ -92,16 +98,52 @@ impl Md for CmaMd {
             remedy: "run both sides in one pid namespace (docker: --pid container:NAME or host), or export memory of \
                      MemMap::allocate",
         })?;
-        let nonce = (key.nonce_address, request.context_uuid);
-        let target = Target { pid, nonce, address: request.address };
-        let probed = match target.probe() {
-            Ok(()) if grant.rights.contains(Rights::WRITE) => target.probe_writing(),
+        let rights = granted_rights(pid, request.context_uuid, &claim, grant.rights)?;
+        let target = Target { pid, address: request.address };
+        let nonces = Nonces::new(grant.peer.page_address());
+        let inside = gate.enter().map_err(|_| GONE)?;
+        let probed = match target.probe(nonces.next(&inside)) {
+            Ok(()) if rights.contains(Rights::WRITE) => target.probe_writing(),
             probed => probed,
         };
+        drop(inside);
         probed.map_err(|why| refused(why, &grant.peer, &key.exporter, service.me()))?;
-        let (len, rights, peer) = (request.length, grant.rights, grant.peer);
-        let memory = Arc::new(CmaAttachment { target, gate, len, rights, peer });
+        let (len, peer) = (request.length, grant.peer);
+        let memory = Arc::new(CmaAttachment { target, nonces, gate, len, rights, peer });
         Ok(Attached { memory, how: "process_vm_readv and process_vm_writev".to_owned() })
+    }
+}
+
+/// What may be done. An exporter in this very process is asked directly: memory of this process is accessed only if one of its contexts
+/// says that it is a region of its own, whoever answered on the socket.
+fn granted_rights(pid: Pid, uuid: [u8; 16], claim: &Claim, granted: Rights) -> Result<Rights, AttachError> {
+    if pid != rustix::process::getpid() {
+        return Ok(granted);
+    }
+    let table = registry::find(&uuid).ok_or(AttachError::Stale("the exporting context is gone"))?;
+    let mem = table.verify(claim).map_err(AttachError::of_refusal)?;
+    Ok(mem.rights() & granted)
+}
+
+/// Numbers that nobody can tell before.
+#[derive(Debug)]
+struct Nonces {
+    /// Where the exporter has the in-flight page mapped.
+    page: u64,
+    key: RandomState,
+    count: AtomicU64,
+}
+
+impl Nonces {
+    fn new(page: u64) -> Self {
+        Self { page, key: RandomState::new(), count: AtomicU64::new(0) }
+    }
+
+    /// The next one, written to the slot of an access.
+    fn next(&self, inside: &InFlight<'_>) -> Nonce {
+        let count = self.count.fetch_add(1, Ordering::Relaxed);
+        let value = self.key.hash_one(count) | 1; // the page is zero where nothing was written
+        Nonce { at: self.page.wrapping_add(inside.set_nonce(value)), value }
     }
 }
 
@@ -109,8 +151,10 @@ impl Md for CmaMd {
 fn refused(why: Why, peer: &Peer, exporter: &Identity, me: &Identity) -> AttachError {
     let errno = match why {
         _ if peer.process().is_dead() => return GONE,
-        // The place of the nonce that the handle tells is none of the exporter's.
-        Why::AnotherProcess | Why::Fault => return AttachError::Mismatch,
+        // Its address space is not the one that has our page: it has exec'ed, or another process answers for it.
+        Why::AnotherProcess | Why::Fault => {
+            return AttachError::Stale("the exporting process is gone: another program has its place");
+        }
         Why::Errno(errno) => errno,
     };
     match errno {
@@ -137,8 +181,7 @@ fn refused(why: Why, peer: &Peer, exporter: &Identity, me: &Identity) -> AttachE
 struct CmaMemh {
     _mem: Arc<LocalMem>,
     service: Arc<Service>,
-    exports: Arc<ExportTable>,
-    ptracer_any: bool,
+    tracers: Arc<Tracers>,
     /// A key, made at the first pack: of another export.
     key: OnceLock<[u8; mkey::LEN]>,
 }
@@ -155,9 +198,7 @@ impl Memh for CmaMemh {
     fn pack(&self, export: &Export, flags: PackFlags, out: &mut [u8]) -> Result<(), PackError> {
         PackError::check_size(self.packed_size(flags)?, out)?;
         self.service.serve()?;
-        if self.ptracer_any {
-            allow_any_tracer();
-        }
+        self.tracers.allow();
         let mut key = *self.key.get_or_init(|| self.key_of_an_export());
         mkey::readdress(&mut key, export.claim());
         out.copy_from_slice(&key);
@@ -172,7 +213,6 @@ impl CmaMemh {
             exporter: *self.service.me(),
             slot: 0,
             token: Token::from_bytes([0; 16]),
-            nonce_address: self.exports.uuid().as_ptr().addr() as u64,
             in_directory: self.service.is_in_directory(),
         };
         let written = key.encode(&mut bytes);
@@ -181,20 +221,31 @@ impl CmaMemh {
     }
 }
 
-/// Lets every process of the same user trace this one, where Yama would allow its ancestors only (`prctl(2)`, PR_SET_PTRACER).
-fn allow_any_tracer() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        if let Err(error) = rustix::process::set_ptracer(rustix::process::PTracer::Any) {
-            tracing::debug!(%error, "UCX_CMA_PTRACER_ANY changes nothing here: there is no Yama");
+/// Whether every process of the same user may trace this one, where Yama would allow its ancestors only (`prctl(2)`,
+/// PR_SET_PTRACER). Asked for by each context anew: a fork's child does not inherit it.
+#[derive(Debug)]
+struct Tracers {
+    wanted: bool,
+    allowed: OnceLock<()>,
+}
+
+impl Tracers {
+    fn allow(&self) {
+        if self.wanted {
+            self.allowed.get_or_init(|| {
+                if let Err(error) = rustix::process::set_ptracer(rustix::process::PTracer::Any) {
+                    tracing::debug!(%error, "UCX_CMA_PTRACER_ANY changes nothing here: there is no Yama");
+                }
+            });
         }
-    });
+    }
 }
 
 /// Another process's addresses.
 #[derive(Debug)]
 struct CmaAttachment {
     target: Target,
+    nonces: Nonces,
     gate: Gate,
     len: u64,
     rights: Rights,
@@ -232,7 +283,11 @@ impl CmaAttachment {
         let done = stopped.done as u64;
         let stale = |why| Err(AccessError::Stale { done, why });
         match stopped.why {
-            Why::AnotherProcess | Why::Errno(Errno::SRCH) => stale(StaleReason::ExporterGone),
+            Why::AnotherProcess => stale(StaleReason::ExporterGone),
+            Why::Errno(Errno::SRCH) if self.peer.process().is_dead() => stale(StaleReason::ExporterGone),
+            Why::Errno(Errno::SRCH) => Err(AccessError::Unsupported {
+                why: "the exporter's main thread has ended, and the kernel reaches a process's memory by that",
+            }),
             Why::Fault => {
                 let process = self.peer.process();
                 let address = self.target.address.wrapping_add(offset + done);
@@ -266,18 +321,20 @@ impl Attachment for CmaAttachment {
 
     fn read(&self, offset: u64, dst: &mut [u8]) -> Result<(), AccessError> {
         check_range(offset, dst.len(), self.len)?;
-        self.gate.in_steps(dst.len(), |part| {
+        self.gate.in_announced_steps(dst.len(), |inside, part| {
             let (at, dst) = (offset + part.start as u64, &mut dst[part]);
-            self.complete((at, false), |done| self.target.read(at, dst, done))
+            let nonce = self.nonces.next(inside);
+            self.complete((at, false), |done| self.target.read(nonce, at, dst, done))
         })
     }
 
     fn write(&self, offset: u64, src: &[u8]) -> Result<(), AccessError> {
         self.rights.check_write()?;
         check_range(offset, src.len(), self.len)?;
-        self.gate.in_steps(src.len(), |part| {
+        self.gate.in_announced_steps(src.len(), |inside, part| {
             let (at, src) = (offset + part.start as u64, &src[part]);
-            self.complete((at, true), |done| self.target.write(at, src, done))
+            let nonce = self.nonces.next(inside);
+            self.complete((at, true), |done| self.target.write(nonce, at, src, done))
         })
     }
 

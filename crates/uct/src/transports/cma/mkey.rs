@@ -9,9 +9,8 @@
 //!  32 net_ns u64
 //!  40 user_ns u64
 //!  48 token [16]
-//!  64 nonce_address u64      where the exporter's memory holds the context's uuid
-//!  72 service_kind u8        bit 0: abstract unix socket; bit 1: also in the directory of UCX_SERVICE_DIR
-//!  73 reserved [7] = 0
+//!  64 service_kind u8        bit 0: abstract unix socket; bit 1: also in the directory of UCX_SERVICE_DIR
+//!  65 reserved [7] = 0
 //! ```
 //!
 //! The service socket's name follows from the context's uuid, which the handle tells.
@@ -21,7 +20,7 @@ use crate::process::Identity;
 use crate::wire::{NoRoom, Reader, Truncated, Writer};
 
 /// Bytes of a key.
-pub const LEN: usize = 80;
+pub const LEN: usize = 72;
 
 /// An abstract unix socket.
 const BY_NAME: u8 = 1;
@@ -47,8 +46,6 @@ pub struct Mkey {
     pub slot: u32,
     /// The export's secret.
     pub token: Token,
-    /// Where the exporter's memory holds the uuid of its context.
-    pub nonce_address: u64,
     /// Whether the exporter also listens in the directory that its UCX_SERVICE_DIR names.
     pub in_directory: bool,
 }
@@ -65,7 +62,7 @@ impl Mkey {
         to.u32(exporter.pid)?.u32(self.slot)?;
         to.u64(exporter.pidfd_inode)?.u64(exporter.start_time)?;
         to.u64(exporter.pid_ns)?.u64(exporter.net_ns)?.u64(exporter.user_ns)?;
-        to.bytes(self.token.as_bytes())?.u64(self.nonce_address)?.u8(kind)?.bytes(&[0; 7])?;
+        to.bytes(self.token.as_bytes())?.u8(kind)?.bytes(&[0; 7])?;
         Ok(())
     }
 
@@ -75,7 +72,7 @@ impl Mkey {
     /// What is wrong with the bytes.
     pub fn decode(bytes: &[u8]) -> Result<Self, &'static str> {
         if bytes.len() != LEN {
-            return Err("a cma key has 80 bytes");
+            return Err("a cma key has 72 bytes");
         }
         Self::read(&mut Reader::new(bytes)).unwrap_or(Err("it ends too early"))
     }
@@ -85,7 +82,6 @@ impl Mkey {
         let (pidfd_inode, start_time) = (from.u64()?, from.u64()?);
         let (pid_ns, net_ns, user_ns) = (from.u64()?, from.u64()?, from.u64()?);
         let token = Token::from_bytes(from.array()?);
-        let nonce_address = from.u64()?;
         let (kind, reserved) = (from.u8()?, from.array::<7>()?);
         let in_directory = match kind {
             BY_NAME => false,
@@ -96,6 +92,6 @@ impl Mkey {
             return Ok(Err("a reserved byte is not zero"));
         }
         let exporter = Identity { pid, pidfd_inode, start_time, pid_ns, net_ns, user_ns };
-        Ok(Ok(Self { exporter, slot, token, nonce_address, in_directory }))
+        Ok(Ok(Self { exporter, slot, token, in_directory }))
     }
 }

@@ -1,9 +1,10 @@
 //! Moving bytes between this process and an exporter's addresses.
 //!
 //! # Safety
-//! Where the exporter is this very process, its addresses are those of a region of another context of this process: that context has
-//! granted the access, after it has compared the whole claim. Regions are accessed as memory that others may change at any time, and
-//! those that must not be written are granted without [`Rights::WRITE`](crate::memory::Rights), which the attachment checks.
+//! Where the exporter is this very process, its addresses are those of a region of a context of this process, and of nothing else: the
+//! attachment has compared the whole claim with that context's own table, and has its rights from there (`md.rs`). Regions are
+//! accessed as memory that others may change at any time, and those that must not be written are without
+//! [`Rights::WRITE`](crate::memory::Rights), which the attachment checks.
 
 #![allow(unsafe_code)]
 
@@ -17,10 +18,16 @@ use crate::process::vm::{self, NONCE_LEN};
 #[derive(Debug)]
 pub(super) struct Target {
     pub(super) pid: Pid,
-    /// Where its memory holds the nonce, and what that must be.
-    pub(super) nonce: (u64, [u8; NONCE_LEN]),
     /// Where the range begins.
     pub(super) address: u64,
+}
+
+/// A word that this process has written just now to memory that it shares with the exporter and nobody else: where the exporter's
+/// address space has it, and what it is. Another address space does not have it there.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Nonce {
+    pub(super) at: u64,
+    pub(super) value: u64,
 }
 
 /// A transfer that stopped.
@@ -44,10 +51,10 @@ pub(super) enum Why {
 
 impl Target {
     /// Whether the process can be accessed, and is the one that holds the nonce.
-    pub(super) fn probe(&self) -> Result<(), Why> {
+    pub(super) fn probe(&self, nonce: Nonce) -> Result<(), Why> {
         let mut seen = [0; NONCE_LEN];
-        match vm::read(self.pid, self.nonce.0, &mut seen) {
-            Ok(NONCE_LEN) if seen == self.nonce.1 => Ok(()),
+        match vm::read(self.pid, nonce.at, &mut seen) {
+            Ok(NONCE_LEN) if u64::from_ne_bytes(seen) == nonce.value => Ok(()),
             Ok(_) | Err(Errno::FAULT) => Err(Why::AnotherProcess),
             Err(errno) => Err(Why::Errno(errno)),
         }
@@ -60,12 +67,18 @@ impl Target {
     }
 
     /// Copies from `offset` on into `dst`, from its byte `done` on. After an error `dst` holds no bytes of another process.
-    pub(super) fn read(&self, offset: u64, dst: &mut [u8], mut done: usize) -> Result<(), Stopped> {
+    pub(super) fn read(
+        &self,
+        nonce: Nonce,
+        offset: u64,
+        dst: &mut [u8],
+        mut done: usize,
+    ) -> Result<(), Stopped> {
         while done < dst.len() {
             let from = self.address.wrapping_add(offset + done as u64);
             let mut seen = [0; NONCE_LEN];
-            let moved = vm::read_with_nonce(self.pid, (self.nonce.0, &mut seen), from, &mut dst[done..]);
-            if moved.is_ok() && seen != self.nonce.1 {
+            let moved = vm::read_with_nonce(self.pid, (nonce.at, &mut seen), from, &mut dst[done..]);
+            if moved.is_ok() && u64::from_ne_bytes(seen) != nonce.value {
                 dst[done..].fill(0); // it is somebody else's
                 return Err(Stopped { done, why: Why::AnotherProcess });
             }
@@ -82,10 +95,16 @@ impl Target {
     }
 
     /// Copies `src` to `offset`, from its byte `done` on.
-    pub(super) fn write(&self, offset: u64, src: &[u8], mut done: usize) -> Result<(), Stopped> {
+    pub(super) fn write(
+        &self,
+        nonce: Nonce,
+        offset: u64,
+        src: &[u8],
+        mut done: usize,
+    ) -> Result<(), Stopped> {
         fence(Ordering::Release);
         while done < src.len() {
-            self.probe().map_err(|why| Stopped { done, why })?;
+            self.probe(nonce).map_err(|why| Stopped { done, why })?;
             let to = self.address.wrapping_add(offset + done as u64);
             // SAFETY: where it is this process, the range is a region's that may be written (module rule).
             match unsafe { vm::write(self.pid, to, &src[done..]) } {

@@ -9,7 +9,7 @@ use crate::api::{
     MdAttr, MdFlags, MdParams, MemTypes, Memh, PackError, PackFlags, RegError,
 };
 use crate::config::IMPORT_TIMEOUT;
-use crate::export::{Export, ExportTable, Gate, Refusal};
+use crate::export::{Export, ExportTable, Gate};
 use crate::memory::{AccessError, LocalMem, MappedView, Rights, StaleReason, check_range};
 
 /// The memory domain of `self`: its global id is the context's.
@@ -66,11 +66,7 @@ impl Md for SelfMd {
             return Err(AttachError::Mismatch);
         }
         let claim = request.claim(key.slot, key.token);
-        let mem = self.exports.verify(&claim).map_err(|refusal| match refusal {
-            Refusal::Stale => AttachError::Stale("the export was revoked or dropped"),
-            Refusal::WrongToken => AttachError::WrongToken,
-            Refusal::Mismatch => AttachError::Mismatch,
-        })?;
+        let mem = self.exports.verify(&claim).map_err(AttachError::of_refusal)?;
         let (table, slots) = self.exports.local_view()?;
         let gate = Gate::new(table, slots, None, (claim.slot, claim.id, claim.epoch), self.patience)
             .ok_or(AttachError::Malformed("no such line in the export table"))?;

@@ -129,7 +129,7 @@ fn take(method: Methods, process: &Process, (fd, inode): (u32, u64)) -> Result<O
     } else {
         ("pidfd_getfd", process.fetch(fd))
     };
-    let taken = taken.map_err(|errno| failed(call, errno))?;
+    let taken = taken.map_err(|errno| missing(process, errno).unwrap_or_else(|| failed(call, errno)))?;
     // The path names a pid: it meant the exporter only if that still lives.
     if process.is_dead() {
         return Err(GONE);
@@ -146,6 +146,22 @@ fn take(method: Methods, process: &Process, (fd, inode): (u32, u64)) -> Result<O
     let path = format!("/proc/self/fd/{}", taken.as_raw_fd());
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
     open(path, flags, Mode::empty()).map_err(|errno| failed(call, errno))
+}
+
+/// What it means that there is no such descriptor, unless it was closed: that must be seen to be said.
+fn missing(process: &Process, errno: Errno) -> Option<AttachError> {
+    if !matches!(errno, Errno::NOENT | Errno::BADF | Errno::SRCH) {
+        return None;
+    }
+    if process.is_dead() {
+        return Some(GONE);
+    }
+    let seen = || std::fs::read_dir(format!("{}/fd", process.directory()?)).ok()?.next();
+    let any = seen().is_some();
+    (!any).then(|| AttachError::Unreachable {
+        reason: "the exporter's descriptors are not shown here: /proc hides it (hidepid), or its main thread has ended".to_owned(),
+        remedy: "mount /proc without hidepid, keep the exporter's main thread, or use the service socket",
+    })
 }
 
 const CLOSED: AttachError = AttachError::Stale("the exporter has closed the memory");

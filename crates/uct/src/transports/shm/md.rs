@@ -18,6 +18,7 @@ use crate::export::table::number;
 use crate::export::{Claim, Export, ExportTable, Gate, Token};
 use crate::memory::{AccessError, LocalMem, MappedView, Rights, StaleReason, check_range};
 use crate::service::peers::unsafe_memory;
+use crate::service::server::name_of;
 use crate::service::{Exporter, Link, Peer, Service};
 
 /// The memory domain of `shm`: its global id is the system's boot.
@@ -155,6 +156,10 @@ impl Md for ShmMd {
         let key = Mkey::decode(request.mkey).map_err(AttachError::Malformed)?;
         let len = usize::try_from(request.length)
             .map_err(|_| AttachError::Mem(MemError::TooLarge { wanted: request.length }))?;
+        // A key that names somebody else's socket would have this process connect there.
+        if key.service != name_of(&request.context_uuid).as_bytes() {
+            return Err(AttachError::Malformed("its service socket is not that of the exporting context"));
+        }
         let claim = request.claim(key.slot, key.token);
         let (peer, region) = self.reach(&key, &claim, request)?;
         let access = if region.rights.contains(Rights::WRITE) { Access::ReadWrite } else { Access::Read };
