@@ -24,9 +24,9 @@
 //! use ucs::mem::page::PageRange;
 //! use ucs::monitor::{Change, Monitor, Sink, Verdict};
 //!
-//! struct Print;
+//! struct Cache;
 //!
-//! impl Sink for Print {
+//! impl Sink for Cache {
 //!     fn invalidate(&self, _range: PageRange, _change: Change) {
 //!         // mark what overlaps as stale: no allocation, no lock, no log
 //!     }
@@ -34,13 +34,13 @@
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let monitor = Monitor::process();
-//! let subscription = monitor.subscribe(Arc::new(Print))?;
+//! let subscription = monitor.subscribe(Arc::new(Cache))?;
 //! let memory = ucs::mem::Mapping::anonymous(1 << 20)?;
 //! let pages = PageRange::containing(memory.bytes().as_ptr().addr(), 1 << 20).ok_or("no pages")?;
-//! memory.bytes().fill(0, 1 << 20, 0)?;
+//! memory.bytes().write(0, b"its first page is there")?;
 //! match monitor.watch(pages) {
 //!     Ok(backing) => assert_ne!(monitor.check(pages, backing), Verdict::Replaced),
-//!     Err(refused) => println!("{refused}"), // use it, but keep nothing
+//!     Err(_refused) => {} // use the memory, but keep nothing
 //! }
 //! # drop(subscription);
 //! # Ok(())
@@ -68,10 +68,12 @@
 //! | `sinks.rs`, `windows.rs` | who is told; what is announced |
 //! | `suspects.rs`, `tasks.rs` | pages that may still be about to go; what threads are doing |
 //! | `arena.rs`, `process.rs` | the monitor's own memory; the one monitor, also after a fork |
+//! | `fds.rs` | whether a descriptor is still ours |
 //! | `seq.rs`, `counters.rs` | counts |
 
 mod arena;
 mod counters;
+mod fds;
 mod maps;
 mod process;
 mod seq;
@@ -102,6 +104,8 @@ use self::seq::Seq;
 use self::sinks::Sinks;
 use self::suspects::Suspects;
 use self::uffd::Uffd;
+#[allow(unused_imports)] // for other threads of this crate's
+pub(crate) use self::uffd::thread::with_signals_blocked;
 use self::windows::Windows;
 use crate::fork::{self, Generation};
 use crate::mem::page::PageRange;

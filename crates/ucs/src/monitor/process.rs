@@ -6,16 +6,12 @@
 
 #![allow(unsafe_code)]
 
-use std::ffi::CStr;
-use std::io::Write;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::ptr;
 // std's atomics: a static, and a pointer; this is no part of a model.
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use rustix::fs::{CWD, readlinkat_raw};
-
-use super::{Monitor, arena};
+use super::{Monitor, arena, fds};
 
 static CURRENT: AtomicPtr<Monitor> = AtomicPtr::new(ptr::null_mut());
 
@@ -60,20 +56,10 @@ fn renew(old: Option<&'static Monitor>) -> &'static Monitor {
 /// The child may have closed them itself, and opened others by the same numbers: so what they are is looked at first. No allocation:
 /// in a child that was made by a bare `clone`, the allocator may be locked for ever.
 fn close_inherited(old: &Monitor) {
-    let uffd = old.uffd.get().map(AsFd::as_fd).filter(|fd| is(*fd, b"anon_inode:[userfaultfd]", b""));
-    let maps = old.maps.get().and_then(|maps| maps.fd()).filter(|fd| is(*fd, b"/proc/", b"/maps"));
+    let uffd = old.uffd.get().map(AsFd::as_fd).filter(|fd| fds::is_userfaultfd(*fd));
+    let maps = old.maps.get().and_then(|maps| maps.fd()).filter(|fd| fds::is_maps(*fd));
     for fd in [uffd, maps].into_iter().flatten() {
         // SAFETY: the child's copy of a descriptor of the old monitor, which never uses it in this process.
         unsafe { libc::close(fd.as_raw_fd()) };
     }
-}
-
-/// Whether the descriptor's link in `/proc` begins and ends like that.
-fn is(fd: BorrowedFd<'_>, begin: &[u8], end: &[u8]) -> bool {
-    let mut path = [0; 32];
-    let written = write!(&mut path[..], "/proc/self/fd/{}\0", fd.as_raw_fd());
-    let (Ok(()), Ok(path)) = (written, CStr::from_bytes_until_nul(&path)) else { return false };
-    let mut buffer = [0; 64];
-    readlinkat_raw(CWD, path, &mut buffer[..])
-        .is_ok_and(|len| buffer.get(..len).is_some_and(|link| link.starts_with(begin) && link.ends_with(end)))
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use rustix::io::Errno;
 
 use crate::mem::error::Limit;
-use crate::mem::page::PageRange;
+use crate::mem::page::{PageRange, page_size};
 
 /// What became of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -223,6 +223,13 @@ pub struct Backing {
 }
 
 impl Backing {
+    /// Private memory without a file, of one mapping: for doubles of the monitor in tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn anonymous() -> Self {
+        Self { kind: Kind::Anonymous, shared: false, page_size: page_size(), split: false }
+    }
+
     /// The kind.
     #[must_use]
     pub fn kind(self) -> Kind {

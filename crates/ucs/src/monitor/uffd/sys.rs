@@ -11,11 +11,13 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Setter, Updater, ioctl, opcode};
 
 use super::events::Message;
 use crate::mem::page::PageRange;
+use crate::monitor::fds;
 
 /// `UFFD_API`.
 const API: u64 = 0xAA;
@@ -138,9 +140,8 @@ pub(super) fn open() -> Result<OwnedFd, Errno> {
         opened => opened,
     };
     let Err(error) = opened else { return opened };
-    let path = c"/dev/userfaultfd";
-    let device = rustix::fs::open(path, rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC, 0.into())
-        .map_err(|_| error)?;
+    let device = rustix::fs::open(c"/dev/userfaultfd", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+    let device = device.map_err(|_| error)?;
     // SAFETY: an ioctl whose argument is a number, the flags; it makes a descriptor.
     adopt(unsafe { libc::ioctl(device.as_raw_fd(), u64::from(IOC_NEW) as _, flags) }.into())
         .map_err(|_| error)
@@ -223,10 +224,13 @@ pub(super) fn read(fd: BorrowedFd<'_>, into: &mut [Message]) -> Result<usize, Er
 }
 
 /// Lets go of what is open as `fd`, which is open as `/dev/null` from now on: nobody else gets the number while others may still use
-/// it. Releases the threads that wait for their events to be read.
+/// it. Releases the threads that wait for their events to be read. What is no userfaultfd any more is somebody else's, and is left
+/// alone.
 pub(super) fn disconnect(fd: BorrowedFd<'_>) {
-    let null =
-        rustix::fs::open(c"/dev/null", rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC, 0.into());
+    if !fds::is_userfaultfd(fd) {
+        return;
+    }
+    let null = rustix::fs::open(c"/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
     match null {
         Ok(null) => {
             // SAFETY: puts another file behind a descriptor that stays open; who uses it gets errors.

@@ -45,17 +45,25 @@ pub(in crate::monitor) fn spawn(monitor: &Monitor) -> Result<(), Errno> {
     // SAFETY: the range is for this thread alone: a monitor starts one, once.
     let set = check(unsafe { libc::pthread_attr_setstack(attributes, base, stack.len()) });
     let spawned = set.and_then(|()| {
-        let before = block_signals();
         let mut thread = MaybeUninit::uninit();
         let argument = ptr::from_ref(monitor).cast_mut().cast();
-        // SAFETY: `main` takes a `&'static Monitor`: one that starts lives for ever (`Monitor::create`, `process::renew`).
-        let created = unsafe { libc::pthread_create(thread.as_mut_ptr(), attributes, main, argument) };
-        restore_signals(&before);
-        check(created)
+        with_signals_blocked(|| {
+            // SAFETY: `main` takes a `&'static Monitor`: one that starts lives for ever (`Monitor::create`, `process::renew`).
+            check(unsafe { libc::pthread_create(thread.as_mut_ptr(), attributes, main, argument) })
+        })
     });
     // SAFETY: initialised, and used no more.
     unsafe { libc::pthread_attr_destroy(attributes) };
     spawned
+}
+
+/// Runs `f` with all signals blocked: a thread that it starts has them blocked for ever, so that the application's handlers run on
+/// the application's threads.
+pub(crate) fn with_signals_blocked<R>(f: impl FnOnce() -> R) -> R {
+    let before = block_signals();
+    let result = f();
+    restore_signals(&before);
+    result
 }
 
 /// Blocks all signals in this thread (`pthread_sigmask(3)`), and so in those it makes; answers which were blocked before.
