@@ -20,7 +20,7 @@ fn main() -> std::process::ExitCode {
         roles: [
             roles::host, roles::dpu, fork::forking_host, fork::host_with_a_child, faults::execing_importer, fork::forking_dpu, limits::host_at_limits, limits::dpu_at_limits, limits::host_without_descriptors, limits::host_at_map_count,
             cma::host, cma::access::filtered_dpu, cma::access::filtered_host, cma::access::dpu_that_may_not_write, cma::access::host_that_must_not_be_traced,
-            cma::faults::hammer, cma::faults::dpu_without_capabilities, cma::pids::world,
+            cma::identity::host_that_execs_beside_a_child, cma::identity::host_without_a_main_thread, cma::faults::hammer, cma::faults::dpu_without_capabilities, cma::pids::world,
             many::leaves_nothing_behind, hostile::hoarder, region::answering, revoke::writer, ways::grabber,
         ],
         tests: [
@@ -30,6 +30,7 @@ fn main() -> std::process::ExitCode {
             cma::faults::exporter_execs_in_mid_transfer, cma::faults::exporter_execs_after_import,
             cma::faults::exporter_unmaps_in_mid_transfer, cma::faults::exporter_becomes_another,
             cma::faults::stopped_exporter_is_still_read, cma::faults::stopped_exporter_times_out,
+            cma::identity::exec_that_nobody_tells_of, cma::identity::main_thread_that_has_ended,
             cma::memory::of_every_kind, cma::memory::allocated_memory_by_cost, cma::memory::read_only, cma::memory::holes,
             cma::memory::beyond_the_end_of_a_file, cma::memory::a_sparse_tebibyte, cma::memory::huge_pages,
             cma::memory::newer_region_at_the_same_address,

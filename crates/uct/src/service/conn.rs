@@ -186,3 +186,52 @@ impl AsFd for Conn {
         self.socket.as_fd()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use ucs::mem::{Access, Memfd};
+    use ucs::sync::Ordering;
+
+    use super::*;
+    use crate::export::wire;
+    use crate::memory::Rights;
+
+    /// Two imports of one export share a connection. One of them asks when the export is being revoked, and is refused: that must not
+    /// have the access of the other forgotten, which the revocation waits for.
+    #[test]
+    fn a_refused_second_import_leaves_the_first_one_s_accesses_known() {
+        let exports = Arc::new(ExportTable::new(Duration::from_millis(20)).unwrap());
+        let mem = Arc::new(LocalMem::anonymous(4096, Rights::READ_WRITE).unwrap());
+        let export = exports.publish(&mem).unwrap();
+        let (page, file) = ImporterPage::create(&mut None).unwrap();
+        let page = Arc::new(page);
+        exports.add_page(&page);
+        let (uuid, claim) = (*exports.uuid(), *export.claim());
+        let request = Request { sequence: 1, want_control: false, want_memory: false, uuid, claim };
+        Conn::grant_to(&page, &request, &exports);
+        // The importer is inside.
+        let its = Memfd::map_foreign(file.as_fd(), wire::SLOTS_LEN, Access::ReadWrite).unwrap();
+        wire::announced(its.bytes(), 3).unwrap().store(claim.id, Ordering::Release);
+        assert!(export.revoke().is_err(), "an access is in flight");
+        Conn::grant_to(&page, &request, &exports);
+        assert!(export.revoke().is_err(), "and still is");
+        wire::announced(its.bytes(), 3).unwrap().store(0, Ordering::Release);
+        export.revoke().unwrap();
+    }
+
+    /// One that is granted for the first time while it is being revoked is forgotten: nobody else would.
+    #[test]
+    fn what_was_revoked_before_it_was_granted_is_forgotten() {
+        let exports = Arc::new(ExportTable::new(Duration::from_millis(20)).unwrap());
+        let mem = Arc::new(LocalMem::anonymous(4096, Rights::READ_WRITE).unwrap());
+        let export = exports.publish(&mem).unwrap();
+        let (page, _file) = ImporterPage::create(&mut None).unwrap();
+        let (uuid, claim) = (*exports.uuid(), *export.claim());
+        export.revoke().unwrap();
+        let request = Request { sequence: 1, want_control: false, want_memory: false, uuid, claim };
+        Conn::grant_to(&page, &request, &exports);
+        assert!(page.grant(claim.id), "it is not known");
+    }
+}

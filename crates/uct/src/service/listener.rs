@@ -119,3 +119,38 @@ impl Drop for Listener {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        std::fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn a_socket_in_a_directory_comes_and_goes() {
+        let directory = tempfile::tempdir().unwrap();
+        let listener = Listener::in_directory(directory.path(), "rucx-test").unwrap();
+        let path = directory.path().join("rucx-test");
+        assert_eq!(mode(&path), 0o666);
+        assert!(Listener::in_directory(directory.path(), "rucx-test").is_err(), "it is taken");
+        drop(listener);
+        assert!(!path.exists());
+    }
+
+    /// Who may write to the directory may put a link in the socket's place: what it leads to stays as it is.
+    #[test]
+    fn nothing_but_a_socket_is_opened_to_all() {
+        let directory = tempfile::tempdir().unwrap();
+        let (file, link) = (directory.path().join("file"), directory.path().join("link"));
+        std::fs::write(&file, "private").unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        assert_eq!(let_all_connect(&link), Err(Errno::NOTSOCK));
+        assert_eq!(let_all_connect(&file), Err(Errno::NOTSOCK));
+        assert_eq!(mode(&file), 0o600);
+    }
+}

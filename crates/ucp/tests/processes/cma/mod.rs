@@ -2,6 +2,7 @@
 
 pub mod access;
 pub mod faults;
+pub mod identity;
 pub mod memory;
 pub mod namespaces;
 pub mod pids;
