@@ -27,15 +27,21 @@ fn level(name: &str) -> Option<Level> {
     LEVELS.iter().find(|(known, _)| name.eq_ignore_ascii_case(known)).map(|(_, level)| *level)
 }
 
+/// What the variable accepts, in words.
+pub(crate) fn accepted() -> String {
+    let names: Vec<&str> = LEVELS.iter().map(|(name, _)| *name).collect();
+    names.join(", ")
+}
+
 /// Begins to print events of the level of `UCX_LOG_LEVEL` and above.
 ///
 /// # Errors
 /// The variable has another value than a level, in words.
 pub(crate) fn init() -> Result<(), String> {
     let level = match std::env::var(VARIABLE) {
-        Ok(name) => level(&name).ok_or_else(|| {
-            format!("{VARIABLE}={name:?}: expected fatal, error, warn, info, debug or trace")
-        })?,
+        Ok(name) => {
+            level(&name).ok_or_else(|| format!("{VARIABLE}={name:?}: expected one of {}", accepted()))?
+        }
         Err(std::env::VarError::NotPresent) => Level::WARN,
         Err(error) => return Err(format!("{VARIABLE}: {error}")),
     };

@@ -127,10 +127,10 @@ pub(crate) fn end(ui: &mut Ui, who: Who, outcome: Result<bool, Failure>) -> Exit
 pub(crate) fn said(ui: &mut Ui, results: &MdResults) -> io::Result<()> {
     for result in results.iter() {
         let (yes, what) = match &result.outcome {
-            Ok(how) => (true, how),
-            Err(why) => (false, why),
+            Ok(how) => (true, how.clone()),
+            Err(why) => (false, for_commands(why.clone())),
         };
-        ui.said(&result.component.to_string(), yes, what)?;
+        ui.said(&result.component.to_string(), yes, &what)?;
     }
     Ok(())
 }

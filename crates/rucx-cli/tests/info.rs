@@ -186,13 +186,80 @@ fn help_has_examples_and_hides_the_probe() {
 #[test]
 fn low_limits_are_told() {
     let mut command = rucx(&["info", "-s", "--json"]);
-    let low = || limit(Resource::Nofile, 64).and_then(|()| limit(Resource::Fsize, 1 << 20));
+    let low = || limit(Resource::Nofile, 64).and_then(|()| limit(Resource::Fsize, 8 << 20));
     // SAFETY: setrlimit(2) may be called between fork and exec.
     unsafe { command.pre_exec(low) };
     let document = json(&mut command, 0);
-    for (key, value) in [("rlimit_nofile", "64"), ("rlimit_fsize", "1 MiB")] {
+    for (key, value) in [("rlimit_nofile", "64"), ("rlimit_fsize", "8 MiB")] {
         let row = row(&document, key);
         assert!(row["state"] == "limited" && string(row, "value").starts_with(value), "{row}");
+    }
+}
+
+/// What a process does to itself before it becomes the command.
+type Change = fn() -> io::Result<()>;
+
+#[test]
+fn where_nothing_can_be_exported_no_transport_is_good() {
+    let too_small = || limit(Resource::Fsize, (4 << 20) - 1);
+    let no_memfd = || filter(libc::SYS_acct, libc::SYS_memfd_create);
+    let causes: [(&str, Change); 2] = [("RLIMIT_FSIZE", too_small), ("memfd_create", no_memfd)];
+    for (cause, change) in causes {
+        for args in [&["info"][..], &["info", "-d"]] {
+            let mut command = rucx(args);
+            // SAFETY: setrlimit(2) and prctl(2) may be called between fork and exec; nothing is allocated.
+            unsafe { command.pre_exec(change) };
+            let page = printed(&mut command, 1);
+            let told = joined(&page);
+            for name in ["shm", "cma"] {
+                let line = format!("✗{name}inuse,butnothingcanbeexported:{cause}(seerucxinfo-s)");
+                assert!(told.contains(&line) || told.contains(&format!("{name}notinuse")), "{page}");
+            }
+        }
+        let mut command = rucx(&["info", "--json"]);
+        // SAFETY: as above.
+        unsafe { command.pre_exec(change) };
+        let document = json(&mut command, 1);
+        assert!(string(&list(&document, "devices")[0], "export_fault").contains(cause), "{document}");
+        // Which is true.
+        let handle = tempfile::tempdir().unwrap().path().join("handle");
+        let mut command = rucx(&["export", "--heap", "--size", "4K", "--for", "10ms", "--out"]);
+        // SAFETY: as above.
+        unsafe { command.arg(handle).pre_exec(change) };
+        printed(&mut command, 1);
+    }
+    let page = joined(&{
+        let mut command = rucx(&["info", "-s"]);
+        // SAFETY: as above.
+        unsafe { command.pre_exec(no_memfd) };
+        printed(&mut command, 1)
+    });
+    assert!(page.contains("nottried:memfd_createisrefused"), "{page}");
+}
+
+#[test]
+fn the_directory_of_service_sockets_is_judged() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_str().unwrap();
+    let page = printed(rucx(&["info"]).env("UCX_SERVICE_DIR", path), 0);
+    assert!(joined(&page).contains(&joined(&format!("{path}: a directory in which"))), "{page}");
+    let missing = format!("{path}/x");
+    let page = printed(rucx(&["info"]).env("UCX_SERVICE_DIR", &missing), 1);
+    for part in ["it is not there", "costs nothing can be exported", "make the directory"] {
+        assert!(joined(&page).contains(&joined(part)), "{part}: {page}");
+    }
+    assert!(!joined(&page).contains("orsetUCX_SERVICE_DIR"), "{page}");
+    let document = json(rucx(&["info", "-s", "--json"]).env("UCX_SERVICE_DIR", "/".repeat(61)), 1);
+    assert_eq!(row(&document, "service_dir")["state"], "missing");
+    assert_eq!(row(&json(&mut rucx(&["info", "-s", "--json"]), 0), "service_dir")["value"], "not set");
+}
+
+#[test]
+fn who_reads_no_further_is_no_failure() {
+    for args in ["info --json", "info -dcs"] {
+        let line = format!("set -o pipefail; {} {args} | head -1", env!("CARGO_BIN_EXE_rucx"));
+        let output = finish(Command::new("bash").args(["-c", &line]).env_clear());
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()), "{args}");
     }
 }
 
@@ -200,8 +267,8 @@ fn limit(resource: Resource, value: u64) -> io::Result<()> {
     Ok(setrlimit(resource, Rlimit { current: Some(value), maximum: Some(value) })?)
 }
 
-/// A filter that kills whoever calls process_vm_readv, and answers EPERM to userfaultfd (`seccomp(2)`).
-fn filter() -> io::Result<()> {
+/// A filter that kills whoever makes one call, and answers EPERM to another (`seccomp(2)`).
+fn filter(kills: libc::c_long, denies: libc::c_long) -> io::Result<()> {
     const LOAD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
     const JUMP_EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
     const ANSWER: u16 = 0x06; // BPF_RET | BPF_K
@@ -209,8 +276,8 @@ fn filter() -> io::Result<()> {
     let line = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
     let mut program = [
         line(LOAD, 0, 0, 0), // the number of the call
-        line(JUMP_EQUAL, 2, 0, number(libc::SYS_process_vm_readv)),
-        line(JUMP_EQUAL, 2, 0, number(libc::SYS_userfaultfd)),
+        line(JUMP_EQUAL, 2, 0, number(kills)),
+        line(JUMP_EQUAL, 2, 0, number(denies)),
         line(ANSWER, 0, 0, libc::SECCOMP_RET_ALLOW),
         line(ANSWER, 0, 0, libc::SECCOMP_RET_KILL_PROCESS),
         line(ANSWER, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM.unsigned_abs()),
@@ -232,7 +299,7 @@ fn filter() -> io::Result<()> {
 fn a_filter_that_kills_is_survived_and_named() {
     let mut command = rucx(&["info", "-s", "--json"]);
     // SAFETY: prctl(2) may be called between fork and exec; nothing is allocated.
-    unsafe { command.pre_exec(filter) };
+    unsafe { command.pre_exec(|| filter(libc::SYS_process_vm_readv, libc::SYS_userfaultfd)) };
     let document = json(&mut command, 0);
     let seccomp = row(&document, "seccomp");
     assert!(string(seccomp, "value").contains("filter"), "{seccomp}");

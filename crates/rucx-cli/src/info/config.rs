@@ -4,6 +4,7 @@ use serde::Serialize;
 use ucs::config::{AnyVar, Config, ConfigError, Env, Setting};
 
 use super::Problem;
+use crate::log;
 
 /// A variable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -62,7 +63,7 @@ fn single(var: &'static &'static dyn AnyVar, env: &Env) -> Variable {
         value: None,
         origin: error.as_ref().map(ConfigError::origin).map_or_else(String::new, |origin| origin.to_string()),
         default: var.default(),
-        accepts: var.accepts(),
+        accepts: accepts(var.name(), var.accepts()),
         doc: var.doc(),
         error: error.map(|error| Problem {
             text: error.to_string(),
@@ -72,13 +73,49 @@ fn single(var: &'static &'static dyn AnyVar, env: &Env) -> Variable {
     }
 }
 
+/// What a variable accepts, with the names that its type does not know.
+fn accepts(name: &str, of_type: String) -> String {
+    if name == ucp::config::LOG_LEVEL.name() {
+        return log::accepted();
+    }
+    if name == ucp::config::TLS.name() {
+        return format!("{of_type}; names: {}", transports());
+    }
+    of_type
+}
+
+/// The names that UCX_TLS knows: `shm = sm (shm and cma), mm = posix (shm alone), …`.
+fn transports() -> String {
+    let aliases = uct::transports::ALIASES;
+    let named = |name: &str| aliases.iter().find(|(alias, _)| *alias == name).map(|(_, meant)| *meant);
+    let components = uct::transports::components().iter().map(|component| component.name());
+    let mut told: Vec<&str> = Vec::new();
+    let mut names = Vec::new();
+    for name in components.chain(aliases.iter().map(|(alias, _)| *alias)) {
+        if told.contains(&name) {
+            continue;
+        }
+        let Some(meant) = named(name) else {
+            names.push(name.to_owned());
+            continue;
+        };
+        let same =
+            aliases.iter().filter(|(alias, of)| *of == meant && *alias != name).map(|(alias, _)| *alias);
+        let same: Vec<&str> = std::iter::once(name).chain(same).collect();
+        let meaning = if let [one] = meant { format!("{one} alone") } else { meant.join(" and ") };
+        names.push(format!("{} ({meaning})", same.join(" = ")));
+        told.extend(same);
+    }
+    names.join(", ")
+}
+
 fn good(setting: Setting<'_>) -> Variable {
     Variable {
         name: setting.name,
         value: Some(setting.value.to_owned()),
         origin: setting.origin.to_string(),
         default: setting.default,
-        accepts: setting.accepts,
+        accepts: accepts(setting.name, setting.accepts),
         doc: setting.doc,
         error: None,
     }
@@ -100,6 +137,15 @@ mod tests {
         let right = of("UCX_IMPORT_TIMEOUT");
         assert_eq!((right.value.as_deref(), right.origin.as_str()), (Some("7s"), "environment"));
         assert_eq!(of("UCX_TLS").origin, "default");
+    }
+
+    #[test]
+    fn names_that_are_accepted_are_told() {
+        assert_eq!(transports(), "self, shm = sm (shm and cma), cma, mm = posix (shm alone)");
+        let all = one_by_one(&Env::none());
+        let of = |name| &all.iter().find(|variable| variable.name == name).unwrap().accepts;
+        assert!(of("UCX_TLS").contains("names: self, "), "{}", of("UCX_TLS"));
+        assert!(of("UCX_LOG_LEVEL").starts_with("fatal, error, warn, "), "{}", of("UCX_LOG_LEVEL"));
     }
 
     #[test]

@@ -19,6 +19,8 @@ pub(crate) struct Transport {
     pub(crate) used: bool,
     /// Why not.
     pub(crate) reason: Option<String>,
+    /// Why it exports nothing here, though it is used and could elsewhere.
+    pub(crate) export_fault: Option<String>,
     /// Its memory domains in use.
     pub(crate) memory_domains: Vec<Domain>,
     /// What it can do and what it cannot.
@@ -96,6 +98,7 @@ fn transport(component: &dyn Component, context: &Result<Context, InitError>) ->
         name: component.name(),
         id: component.id().0,
         used,
+        export_fault: None,
         reason: reason.or_else(|| (!used).then(|| fallback.to_owned())),
         memory_domains: domains,
         capabilities: component
@@ -104,6 +107,14 @@ fn transport(component: &dyn Component, context: &Result<Context, InitError>) ->
             .map(|one| Capability { name: one.name, supported: one.supported, note: one.note })
             .collect(),
         variables: component.vars().iter().map(|var| var.name()).collect(),
+    }
+}
+
+impl Transport {
+    /// Notes why nothing can be exported here.
+    pub(crate) fn exports_nothing(&mut self, why: &str) {
+        let could = self.capabilities.iter().any(|one| one.name == "export" && one.supported);
+        self.export_fault = (self.used && could).then(|| why.to_owned());
     }
 }
 

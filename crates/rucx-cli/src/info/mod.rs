@@ -15,7 +15,7 @@
 //! |---|---|
 //! | `rucx` | the version |
 //! | `error` | null, or what keeps a context from being made: `text`, `remedy`, `status` (a name of `ucs::Status`) |
-//! | `devices` | null if not asked for, else the transports: `name`, `id`, `used`, `reason` (null if used), `memory_domains` (the attributes of `uct_md_attr_t`, in bytes and seconds), `capabilities` (`name`, `supported`, `note`), `variables` (names) |
+//! | `devices` | null if not asked for, else the transports: `name`, `id`, `used`, `reason` (null if used), `export_fault` (null, or why it exports nothing here), `memory_domains` (the attributes of `uct_md_attr_t`, in bytes and seconds), `capabilities` (`name`, `supported`, `note`), `variables` (names) |
 //! | `config` | null if not asked for, else the variables: `name`, `value` (null if wrong), `origin` (`default`, `environment`, `builder`), `default`, `accepts`, `doc`, `error` (null, or as above) |
 //! | `system` | null if not asked for, else the rows: `key` (stable), `group`, `name`, `value` (for people), `state` (`good`, `note`, `limited`, `missing`), `cost` and `remedy` (null if `state` is `good`) |
 //!
@@ -34,7 +34,7 @@ use ucp::InitError;
 
 use self::config::Variable;
 use self::devices::Transport;
-use self::system::Row;
+use self::system::{Row, State};
 use crate::ui;
 
 /// What `rucx info --help` says.
@@ -42,7 +42,7 @@ pub(crate) const ABOUT: &str = "\
 Tells what works here, what does not, what that costs and what to do about it.
 Without -d, -c and -s: a summary of all three.
 The exit status is 1 if no context can be made with the variables as they are
-set; -s alone asks for none.";
+set (-s alone asks for none), or if a part of rucx does not work.";
 
 /// Below that.
 pub(crate) const EXAMPLES: &str = "\
@@ -112,9 +112,14 @@ pub(crate) struct Report {
 impl Report {
     fn gather(args: &Args) -> Self {
         let all = args.is_summary();
+        let rows = (all || args.system || args.devices).then(system::rows);
+        let nothing = rows.as_deref().and_then(system::nothing_exports);
         let (mut devices, mut error) = (None, None);
         if all || args.devices || args.config {
-            let (transports, problem) = devices::transports();
+            let (mut transports, problem) = devices::transports();
+            if let Some(why) = &nothing {
+                transports.iter_mut().for_each(|one| one.exports_nothing(why));
+            }
             error = problem;
             devices = (all || args.devices).then_some(transports);
         }
@@ -123,8 +128,15 @@ impl Report {
             error,
             devices,
             config: (all || args.config).then(config::variables),
-            system: (all || args.system).then(system::rows),
+            system: rows.filter(|_| all || args.system),
         }
+    }
+
+    /// What does not work, of what was asked for.
+    fn broken(&self) -> Vec<&str> {
+        let rows = self.system.iter().flatten().filter(|row| row.state == State::Missing);
+        let transports = self.devices.iter().flatten().filter(|one| one.export_fault.is_some());
+        rows.map(|row| row.name).chain(transports.map(|one| one.name)).collect()
     }
 }
 
@@ -140,19 +152,22 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     };
     match printed {
         Ok(()) => {}
-        // Who has closed the pipe does not want to read on.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return ExitCode::FAILURE,
+        // Who has closed the pipe has read what was wanted.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return ExitCode::SUCCESS,
         Err(error) => {
             ui::complain(&format!("standard output: {error}"));
             return ExitCode::FAILURE;
         }
     }
-    let Some(problem) = &report.error else { return ExitCode::SUCCESS };
-    // A page has said so at its top.
-    if args.json {
+    // A page has said so.
+    let broken = report.broken();
+    if args.json && !broken.is_empty() {
+        ui::complain(&format!("this does not work here: {}", broken.join(", ")));
+    }
+    if let Some(problem) = report.error.as_ref().filter(|_| args.json) {
         ui::complain(&format!("{}; remedy: {}", problem.text, problem.remedy));
     }
-    ExitCode::FAILURE
+    if report.error.is_none() && broken.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn json(report: &Report) -> io::Result<()> {

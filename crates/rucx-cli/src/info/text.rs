@@ -2,7 +2,7 @@
 
 use super::config::Variable;
 use super::devices::{Domain, Transport};
-use super::system::{Row, State};
+use super::system::{NOT_SET, Row, SERVICE_DIR, State};
 use super::{Problem, Report};
 use crate::ui::{Page, Tone};
 use crate::units;
@@ -63,7 +63,9 @@ fn fill_summary(page: &mut Page, report: &Report) {
     let mark = page.mark(Tone::Good);
     let good = format!("{} of {} things are as they should be", count(State::Good), rows.len());
     page.line(&[(mark, MARK, Tone::Good)], &good, Tone::Plain);
-    rows.iter().filter(|row| row.state >= State::Limited).for_each(|one| row(page, one));
+    // That of a directory which is set in any case: it was meant.
+    let is_told = |row: &&Row| row.state >= State::Limited || row.key == SERVICE_DIR && row.value != NOT_SET;
+    rows.iter().filter(is_told).for_each(|one| row(page, one));
     if count(State::Note) > 0 {
         let mark = page.mark(Tone::Dim);
         let notes: Vec<_> = rows.iter().filter(|row| row.state == State::Note).map(|row| row.name).collect();
@@ -126,11 +128,18 @@ fn capability(page: &mut Page, name: &str, transports: &[Transport]) {
 
 fn used(page: &mut Page, transport: &Transport, how: &str) {
     // A transport that is not used is no failure.
-    let tone = if transport.used { Tone::Good } else { Tone::Dim };
+    let tone = match transport {
+        Transport { export_fault: Some(_), .. } => Tone::Bad,
+        Transport { used: true, .. } => Tone::Good,
+        _ => Tone::Dim,
+    };
     let cells = [(page.mark(tone), MARK, tone), (transport.name, TRANSPORT, Tone::Bold)];
-    match &transport.reason {
-        None => page.line(&cells, how, Tone::Plain),
-        Some(reason) => page.line(&cells, &format!("not in use: {reason}"), Tone::Plain),
+    match (&transport.reason, &transport.export_fault) {
+        (None, None) => page.line(&cells, how, Tone::Plain),
+        (None, Some(fault)) => {
+            page.line(&cells, &format!("in use, but nothing can be exported: {fault}"), Tone::Plain);
+        }
+        (Some(reason), _) => page.line(&cells, &format!("not in use: {reason}"), Tone::Plain),
     }
 }
 
@@ -247,6 +256,7 @@ mod tests {
         report.error = Some(problem.clone());
         for transport in report.devices.iter_mut().flatten() {
             transport.reason = Some(word.clone());
+            transport.export_fault = Some(word.clone());
             for domain in &mut transport.memory_domains {
                 domain.flags.push(word.clone());
                 domain.reg_cost_base = 1e-6;

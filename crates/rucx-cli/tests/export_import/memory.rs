@@ -93,6 +93,10 @@ fn a_heap_buffer_is_reached_by_its_address() {
     assert!(story.contains("read-write, over cma") && story.contains("|to the heap|"), "{story}");
     let story = export.end();
     assert!(words(&story).contains("a Vec of this process's heap"), "{story}");
+    assert!(
+        words(&story).contains("MemMap::allocate (that is rucx export without --heap and --file)"),
+        "{story}"
+    );
     // Only what the transports reach: shm cannot.
     let export = place.export_with(&["--heap", "--size", "4K"], CMA);
     let mut command = rucx(&["import", &export.at]);

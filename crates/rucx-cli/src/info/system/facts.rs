@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::FsWord;
 use rustix::process::{Resource, getpid, getrlimit};
 
+use super::places::{ProcView, ServiceDir};
 use super::probe::{Probes, pidfd};
 
 /// `f_type` of pidfs: `PID_FS_MAGIC` in `linux/magic.h`.
@@ -20,6 +21,10 @@ pub(crate) struct Facts {
     pub(crate) machine: String,
     /// Whether `/proc/sys/kernel/random/boot_id` can be read.
     pub(crate) boot_id: bool,
+    /// Whose processes /proc shows.
+    pub(crate) proc_view: ProcView,
+    /// `None` if UCX_SERVICE_DIR is not set.
+    pub(crate) service_dir: Option<ServiceDir>,
     pub(crate) probes: Probes,
     /// Whether inodes of pidfds are unique; `None` without pidfds.
     pub(crate) pidfs: Option<bool>,
@@ -114,6 +119,8 @@ impl Facts {
             release,
             machine: name.machine().to_string_lossy().into_owned(),
             boot_id: uct::process::boot_id().is_some(),
+            proc_view: ProcView::of(&status),
+            service_dir: ServiceDir::read(),
             probes: Probes::take(seccomp.is_some_and(|seccomp| seccomp.mode != 0)),
             pidfs: pidfd_inodes_are_unique(),
             yama: sysctl("kernel/yama/ptrace_scope"),

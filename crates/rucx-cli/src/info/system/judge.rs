@@ -2,11 +2,14 @@
 
 mod calls;
 mod limits;
+mod places;
 mod rights;
 
 use serde::Serialize;
 
 use super::facts::Facts;
+
+pub(crate) use places::{NOT_SET, SERVICE_DIR};
 
 /// How good something is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -84,9 +87,19 @@ impl Row {
     }
 }
 
+/// Rows without which there is no export, whatever the memory: neither its table nor its socket can be made.
+const NEEDED: [&str; 4] = ["memfd_create", "seal_future_write", "rlimit_fsize", SERVICE_DIR];
+
+/// Why nothing at all can be exported, if that is so: the names of rows that say more.
+pub(crate) fn nothing_exports(rows: &[Row]) -> Option<String> {
+    let broken = rows.iter().filter(|row| row.state == State::Missing && NEEDED.contains(&row.key));
+    let names: Vec<&str> = broken.map(|row| row.name).collect();
+    (!names.is_empty()).then(|| format!("{} (see rucx info -s)", names.join(", ")))
+}
+
 /// A row for each fact that matters to rucx.
 pub(crate) fn rows(facts: &Facts) -> Vec<Row> {
-    let mut rows = vec![release(facts), machine(facts), proc(facts), calls::seccomp(facts)];
+    let mut rows = vec![release(facts), machine(facts), places::proc(facts), calls::seccomp(facts)];
     rows.extend(calls::rows(facts));
     rows.extend(rights::rows(facts));
     rows.extend(limits::rows(facts));
@@ -106,18 +119,6 @@ fn machine(facts: &Facts) -> Row {
         State::Note,
         "memory is copied by plain atomics, which is slower than the assembly for x86_64",
         "run on x86_64, where that matters",
-    )
-}
-
-fn proc(facts: &Facts) -> Row {
-    let row = |value| Row::good(Group::Kernel, "proc", "/proc", value);
-    if facts.boot_id {
-        return row("mounted");
-    }
-    row("boot_id cannot be read").lacks(
-        State::Missing,
-        "shm cannot be opened: it tells one system from another by /proc/sys/kernel/random/boot_id",
-        "mount /proc: mount -t proc proc /proc",
     )
 }
 

@@ -2,10 +2,11 @@
 
 mod facts;
 mod judge;
+mod places;
 pub(crate) mod probe;
 mod sys;
 
-pub(crate) use judge::{Row, State};
+pub(crate) use judge::{NOT_SET, Row, SERVICE_DIR, State, nothing_exports};
 
 /// One row for each thing the system has, or lacks.
 pub(crate) fn rows() -> Vec<Row> {

@@ -102,7 +102,7 @@ pub(super) fn rows(facts: &Facts) -> Vec<Row> {
     let probes = &facts.probes;
     vec![
         call(&MEMFD, probes.memfd, facts),
-        call(&SEAL, probes.seal, facts),
+        seal(facts),
         call(&PIDFD_OPEN, probes.pidfd_open, facts),
         call(&PIDFD_GETFD, probes.pidfd_getfd, facts),
         pidfs(facts),
@@ -111,6 +111,21 @@ pub(super) fn rows(facts: &Facts) -> Vec<Row> {
         userfaultfd(facts),
         unprivileged_userfaultfd(facts),
     ]
+}
+
+/// Without memfds there is nothing to seal.
+fn seal(facts: &Facts) -> Row {
+    match facts.probes.memfd {
+        Probe::Fails(_) | Probe::Kills => {
+            let value = "not tried: memfd_create is refused";
+            Row::good(Group::Calls, SEAL.key, SEAL.name, value).lacks(
+                State::Note,
+                format!("if it does not work: {}", SEAL.cost),
+                "make memfd_create work",
+            )
+        }
+        Probe::Works | Probe::Untried => call(&SEAL, facts.probes.seal, facts),
+    }
 }
 
 fn is_filtered(facts: &Facts) -> bool {

@@ -1,5 +1,7 @@
 //! Limits and memory: how much can be exported and imported.
 
+use uct::export::wire::TABLE_LEN;
+
 use super::super::facts::{Cgroup, Facts, Limits};
 use super::rights::may_pin;
 use super::{Group, Row, State};
@@ -81,14 +83,23 @@ fn address_space(facts: &Facts) -> Row {
 
 fn file_size(facts: &Facts) -> Row {
     let row = Row::good(Group::Limits, "rlimit_fsize", "RLIMIT_FSIZE", both(facts.file_size, units::bytes));
+    let remedy = "raise it: `ulimit -f unlimited` (systemd: LimitFSIZE=infinity)";
     match facts.file_size.soft {
+        Some(soft) if soft < TABLE_LEN as u64 => row.lacks(
+            State::Missing,
+            format!(
+                "nothing can be exported, of whatever memory: the export table is a file of {}",
+                units::bytes(TABLE_LEN as u64)
+            ),
+            remedy,
+        ),
         Some(soft) => row.lacks(
             State::Limited,
             format!(
                 "shm allocates no region of more than {}: memory it allocates is a file",
                 units::bytes(soft)
             ),
-            "raise it: `ulimit -f unlimited` (systemd: LimitFSIZE=infinity)",
+            remedy,
         ),
         None => row,
     }

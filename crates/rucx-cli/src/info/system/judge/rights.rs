@@ -1,7 +1,7 @@
 //! Rights over other processes, and namespaces: whom this process can reach.
 
 use super::super::facts::{Facts, Namespace};
-use super::{Group, Row, State};
+use super::{Group, Row, State, places};
 
 /// Bits of `capabilities(7)`.
 const CAP_IPC_LOCK: u64 = 1 << 14;
@@ -16,6 +16,7 @@ pub(super) fn rows(facts: &Facts) -> Vec<Row> {
         user(facts),
         pid(facts),
         net(facts),
+        places::service_dir(facts),
         unused(&facts.mnt_ns, "ns_mnt", "mnt"),
         unused(&facts.ipc_ns, "ns_ipc", "ipc"),
     ]
@@ -105,8 +106,8 @@ fn user(facts: &Facts) -> Row {
     match facts.user_ns.initial {
         Some(false) => row.lacks(
             State::Limited,
-            "cma, and the ways proc and pidfd of shm, reach processes of this user namespace only; the socket of \
-             shm is not concerned",
+            "cma, and the ways proc and pidfd of shm, reach processes of this user namespace and those below it only, with \
+             the rights over them there; the socket of shm is not concerned",
             "run both sides in one user namespace (docker: --userns host)",
         ),
         _ => row,
@@ -118,8 +119,8 @@ fn pid(facts: &Facts) -> Row {
     match facts.pid_ns.initial {
         Some(false) => row.lacks(
             State::Limited,
-            "cma, and the ways proc and pidfd of shm, reach processes of this pid namespace only; the socket of \
-             shm is not concerned",
+            "cma, and the ways proc and pidfd of shm, reach processes of this pid namespace and those below it only; the \
+             socket of shm is not concerned",
             "run both sides in one pid namespace (docker: --pid container:NAME or host)",
         ),
         _ => row,
@@ -128,6 +129,18 @@ fn pid(facts: &Facts) -> Row {
 
 fn net(facts: &Facts) -> Row {
     let row = namespace(&facts.net_ns, "ns_net", "net");
+    if let Some(dir) = &facts.service_dir {
+        // What is wrong with the directory, its row says.
+        return match facts.net_ns.initial {
+            Some(true) => row,
+            _ if dir.fault.is_some() || facts.net_ns.inode.is_none() => row,
+            _ => row.lacks(
+                State::Note,
+                "processes of other network namespaces are reached by way of UCX_SERVICE_DIR, where they have it as well",
+                "see that the other side sets UCX_SERVICE_DIR to the same directory, as it is mounted there",
+            ),
+        };
+    }
     match facts.net_ns.initial {
         Some(false) => row.lacks(
             State::Limited,

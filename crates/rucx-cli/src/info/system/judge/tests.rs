@@ -1,6 +1,7 @@
 use rustix::io::Errno;
 
 use super::super::facts::{Cgroup, Facts, Hugetlb, Limits, Namespace, Seccomp};
+use super::super::places::{Fault, ProcView, ServiceDir};
 use super::super::probe::{Probe, Probes};
 use super::*;
 
@@ -14,6 +15,8 @@ fn perfect() -> Facts {
         release: "6.18.0".to_owned(),
         machine: "x86_64".to_owned(),
         boot_id: true,
+        proc_view: ProcView::Own,
+        service_dir: None,
         probes: Probes {
             memfd: works,
             seal: works,
@@ -97,6 +100,7 @@ fn keys_are_unique_and_stay_as_they_are() {
             "ns_user",
             "ns_pid",
             "ns_net",
+            "service_dir",
             "ns_mnt",
             "ns_ipc",
             "rlimit_nofile",
@@ -155,8 +159,8 @@ fn a_call_that_fails_tells_how_to_get_it() {
     assert!(cost.starts_with("exports of memory that rucx did not allocate cannot be read by cma"), "{cost}");
     let (.., remedy) = the_lack(|facts| facts.probes.writev = Probe::Fails(Errno::PERM));
     assert!(remedy.contains("security module"), "{remedy}");
-    let (_, state, .., remedy) = the_lack(|facts| facts.probes.memfd = Probe::Fails(Errno::MFILE));
-    assert!(state == State::Missing && remedy.contains("ulimit -n"), "{remedy}");
+    let row = lacking(|facts| facts.probes.memfd = Probe::Fails(Errno::MFILE)).remove(0);
+    assert!(row.state == State::Missing && row.remedy.as_ref().unwrap().contains("ulimit -n"), "{row:?}");
     let (.., remedy) = the_lack(|facts| facts.probes.pidfd_getfd = Probe::Fails(Errno::NOSYS));
     assert!(remedy.contains("Linux 5.6"), "{remedy}");
 }
@@ -219,7 +223,8 @@ fn other_namespaces_bound_who_can_be_reached() {
         });
         assert_eq!((found, state), (key, State::Limited));
         assert!(value.contains("4026531841, not the initial one"), "{value}");
-        assert!(cost.contains("namespace only") && advice.contains(remedy), "{cost} {advice}");
+        assert!(cost.contains(" only") && advice.contains(remedy), "{cost} {advice}");
+        assert_eq!(cost.contains("and those below it"), key != "ns_net", "{cost}");
     }
     assert_eq!(lacking(|facts| (facts.mnt_ns, facts.ipc_ns) = (other, other)), []);
     let untold = Namespace { initial: None, ..other };
@@ -244,7 +249,9 @@ fn low_limits() {
         ("rlimit_as", "ulimit -v", |facts, low| facts.address_space = low),
         ("rlimit_fsize", "ulimit -f", |facts, low| facts.file_size = low),
     ] {
-        let (found, state, value, _, advice) = the_lack(|facts| change(facts, low(512)));
+        // Of files, more than the export table.
+        let files = if key == "rlimit_fsize" { 512 << 20 } else { 512 };
+        let (found, state, value, _, advice) = the_lack(|facts| change(facts, low(files)));
         assert_eq!((found, state), (key, State::Limited));
         assert!(value.contains("512") && value.contains("(hard: no limit)"), "{value}");
         assert!(advice.contains(remedy), "{advice}");
@@ -281,6 +288,13 @@ fn memory() {
 fn the_kernel() {
     let (key, state, .., remedy) = the_lack(|facts| facts.boot_id = false);
     assert!((key, state) == ("proc", State::Missing) && remedy.contains("mount"), "{remedy}");
+    for view in [ProcView::Above, ProcView::Foreign] {
+        let (key, state, value, ..) = the_lack(|facts| facts.proc_view = view);
+        assert!(
+            (key, state) == ("proc", State::Limited) && value.contains("another pid namespace"),
+            "{value}"
+        );
+    }
     assert_eq!(the_lack(|facts| facts.machine = "aarch64".to_owned()).0, "machine");
     assert_eq!(the_lack(|facts| facts.pidfs = Some(false)).4, "boot Linux 6.9 or newer");
     assert_eq!(the_lack(|facts| facts.pidfs = None).0, "pidfs");
@@ -289,4 +303,56 @@ fn the_kernel() {
         (facts.seccomp, facts.max_map_count, facts.overcommit, facts.uffd_sysctl) = (None, None, None, None);
     };
     assert_eq!(lacking(unread), []);
+}
+
+#[test]
+fn what_every_export_needs() {
+    let broken = |change: fn(&mut Facts)| {
+        let rows = lacking(change);
+        let first = rows.iter().find(|row| row.state == State::Missing).cloned().unwrap();
+        assert!(first.cost.as_ref().unwrap().contains("nothing can be exported"), "{first:?}");
+        assert_eq!(nothing_exports(&rows), Some(format!("{} (see rucx info -s)", first.name)));
+        rows
+    };
+    let least = 4 << 20;
+    broken(|facts| facts.file_size.soft = Some((4 << 20) - 1));
+    let rows = lacking(|facts| facts.file_size.soft = Some(least));
+    assert_eq!((rows[0].state, nothing_exports(&rows)), (State::Limited, None));
+    // Without memfds nothing can be said of their seals.
+    let rows = broken(|facts| {
+        facts.probes.memfd = Probe::Fails(Errno::PERM);
+        facts.probes.seal = Probe::Fails(Errno::PERM);
+    });
+    let seal = rows.iter().find(|row| row.key == "seal_future_write").unwrap();
+    assert_eq!((seal.value.as_str(), seal.state), ("not tried: memfd_create is refused", State::Note));
+    broken(|facts| facts.probes.seal = Probe::Fails(Errno::INVAL));
+    assert_eq!(nothing_exports(&super::rows(&perfect())), None);
+}
+
+#[test]
+fn the_directory_of_service_sockets() {
+    let other = Namespace { inode: Some(0xF000_0001), initial: Some(false) };
+    let dir = |fault| Some(ServiceDir { path: "/run/rucx".into(), fault });
+    for (fault, value, remedy) in [
+        (Fault::TooLong(61), "61 bytes", "at most 60 bytes"),
+        (Fault::Missing, "not there", "make the directory"),
+        (Fault::NoDirectory, "no directory", "name a directory"),
+        (Fault::NoFiles(Errno::ACCESS), "no files", "may make files"),
+    ] {
+        let (key, state, found, cost, advice) = the_lack(|facts| {
+            facts.service_dir = dir(Some(fault));
+            facts.net_ns = other; // its row does not tell to set it
+        });
+        assert_eq!((key, state, cost.as_str()), (SERVICE_DIR, State::Missing, "nothing can be exported"));
+        assert!(
+            found.contains("/run/rucx") && found.contains(value) && advice.contains(remedy),
+            "{found} {advice}"
+        );
+    }
+    assert_eq!(lacking(|facts| facts.service_dir = dir(None)), []);
+    let (key, state, .., remedy) = the_lack(|facts| {
+        facts.service_dir = dir(None);
+        facts.net_ns = other;
+    });
+    assert!((key, state) == ("ns_net", State::Note) && remedy.contains("the other side"), "{remedy}");
 }
