@@ -13,7 +13,7 @@ use super::map::Registration;
 use super::{MdResults, Region};
 use crate::Features;
 use crate::context::ContextInner;
-use crate::wire::handle::{self, EncodeError, Handle, Head, Outline};
+use crate::wire::handle::{self, Handle, Head, Outline, Template};
 
 /// A region could not be exported.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -80,13 +80,6 @@ impl PackError {
     }
 }
 
-fn failed(error: EncodeError<PackError>) -> PackError {
-    match error {
-        EncodeError::Mkey(error) => error,
-        _ => PackError::TooLong,
-    }
-}
-
 /// The handle of an export: bytes for another process, and the means to revoke it. Send + Sync.
 ///
 /// **The bytes are a secret**: who has them may do with the region what its rights allow, until it is revoked. Send them through
@@ -109,33 +102,49 @@ impl PackedMemh {
         if !ctx.has(Features::EXPORTED_MEMH) {
             return Err(PackError::FeatureMissing);
         }
-        let mut head = Head {
-            address: region.address(),
-            length: region.len() as u64,
-            context_uuid: *ctx.exports.uuid(),
-            registration_id: 0,
-            epoch: 0,
-        };
         if region.is_empty() {
-            let bytes = handle::encode(&head, &[], |_, _| Ok(())).map_err(failed)?;
+            let template = Template::new(&Self::head(region), &[]).map_err(|_| PackError::TooLong)?;
+            let bytes = template.fill(0, 0, |_, _| Ok::<_, PackError>(()))?;
             return Ok(Self { bytes: Zeroizing::new(bytes), export: None, ctx: Arc::downgrade(ctx) });
         }
         if region.registrations.is_empty() {
             return Err(PackError::NotExportable { results: region.md_results().clone() });
         }
+        let template = match region.template.get() {
+            Some(template) => template,
+            None => {
+                let template = Self::template(region)?;
+                region.template.get_or_init(|| template)
+            }
+        };
         let export = ctx.exports.publish(&region.mem)?;
-        head.registration_id = export.claim().id;
-        head.epoch = export.claim().epoch;
-        let bytes = Self::pack_entries(region, &export, &head).inspect_err(|_| {
+        let (id, epoch) = (export.claim().id, export.claim().epoch);
+        let write = |index: usize, out: &mut [u8]| {
+            let Registration { md, memh } = &region.registrations[index];
+            let packed = memh.pack(&export, PackFlags::EXPORT, out);
+            packed.map_err(|error| PackError::Md { component: ctx.mds[*md].md.attr().component, error })
+        };
+        let bytes = template.fill(id, epoch, write).inspect_err(|_| {
             let _ = export.revoke();
         })?;
-        tracing::debug!(export = head.registration_id, length = head.length, "exported");
+        tracing::debug!(export = id, length = region.len(), "exported");
         let export = Arc::new(export);
         region.exports.lock().add(&export);
         Ok(Self { bytes: Zeroizing::new(bytes), export: Some(export), ctx: Arc::downgrade(ctx) })
     }
 
-    fn pack_entries(region: &Region, export: &Export, head: &Head) -> Result<Vec<u8>, PackError> {
+    fn head(region: &Region) -> Head {
+        Head {
+            address: region.address(),
+            length: region.len() as u64,
+            context_uuid: *region.ctx.exports.uuid(),
+            registration_id: 0,
+            epoch: 0,
+        }
+    }
+
+    /// What the handles of all exports of a region have in common.
+    fn template(region: &Region) -> Result<Template, PackError> {
         let attr = |registration: &Registration| region.ctx.mds[registration.md].md.attr();
         let mut outlines = Vec::with_capacity(region.registrations.len());
         for registration in &region.registrations {
@@ -148,13 +157,7 @@ impl PackedMemh {
                 mkey_len: size.map_err(|error| PackError::Md { component: *component, error })?,
             });
         }
-        let write = |index: usize, out: &mut [u8]| {
-            let registration = &region.registrations[index];
-            let component = attr(registration).component;
-            let packed = registration.memh.pack(export, PackFlags::EXPORT, out);
-            packed.map_err(|error| PackError::Md { component, error })
-        };
-        handle::encode(head, &outlines, write).map_err(failed)
+        Template::new(&Self::head(region), &outlines).map_err(|_| PackError::TooLong)
     }
 
     /// The handle's bytes: a secret.

@@ -1,6 +1,6 @@
 //! Mapping memory: `MemMap` says what, `Region` is the result.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use ucs::Status;
@@ -17,6 +17,7 @@ use super::export::Exports;
 use super::{Buf, MdResults, PackError, PackedMemh};
 use crate::Features;
 use crate::context::ContextInner;
+use crate::wire::handle::Template;
 
 /// What to map (`ucp_mem_map_params_t`).
 #[derive(Debug)]
@@ -167,6 +168,8 @@ pub struct Region {
     pub(super) registrations: Vec<Registration>,
     results: MdResults,
     pub(super) exports: Mutex<Exports>,
+    /// Of its handles; made at the first pack.
+    pub(super) template: OnceLock<Template>,
 }
 
 impl Region {
@@ -223,7 +226,14 @@ impl Region {
             (key(a).component, key(a).global_id.as_bytes())
                 .cmp(&(key(b).component, key(b).global_id.as_bytes()))
         });
-        Self { ctx: Arc::clone(ctx), mem, registrations, results, exports: Mutex::default() }
+        Self {
+            ctx: Arc::clone(ctx),
+            mem,
+            registrations,
+            results,
+            exports: Mutex::default(),
+            template: OnceLock::new(),
+        }
     }
 
     /// How many bytes.

@@ -12,6 +12,7 @@
 //! alike. One content thus has one byte string.
 
 use std::fmt;
+use std::ops::Range;
 
 use uct::wire::{NoRoom, Reader, Truncated, Writer};
 
@@ -192,62 +193,80 @@ pub struct Outline<'a> {
     pub mkey_len: usize,
 }
 
-/// A handle could not be encoded.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum EncodeError<E> {
-    /// More entries, or longer ones, than the format allows.
-    #[error(transparent)]
-    NoRoom(#[from] NoRoom),
-    /// A key could not be written.
-    #[error("a key could not be written")]
-    Mkey(E),
+/// A handle but for what differs from export to export of the same memory: keys, id and epoch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Template {
+    bytes: Vec<u8>,
+    /// Where the keys lie.
+    mkeys: Vec<Range<usize>>,
 }
 
-/// The bytes of a handle: exactly as many as [`HEADER_LEN`] and the [`entry_len`] of each entry. `write_mkey` writes the key of
-/// entry `index` in place. Entries must be in ascending order of (component, global id), no two alike.
-///
-/// # Errors
-/// [`EncodeError`].
-pub fn encode<E>(
-    head: &Head,
-    entries: &[Outline<'_>],
-    mut write_mkey: impl FnMut(usize, &mut [u8]) -> Result<(), E>,
-) -> Result<Vec<u8>, EncodeError<E>> {
-    let lens = entries.iter().map(|entry| entry_len(entry.global_id.len(), entry.mkey_len));
-    let total = HEADER_LEN + lens.sum::<usize>();
-    let too_long = NoRoom { offset: MAX_LEN, needed: total.saturating_sub(MAX_LEN) };
-    if total > MAX_LEN || entries.len() > MAX_ENTRIES {
-        return Err(too_long.into());
-    }
-    let mut bytes = vec![0; total];
-    let mut to = Writer::new(&mut bytes);
-    to.bytes(&MAGIC)?.u16(VERSION)?.u16(u16::try_from(HEADER_LEN).map_err(|_| too_long)?)?;
-    to.u32(u32::try_from(total).map_err(|_| too_long)?)?.u16(EXPORTED)?.u8(HOST_MEMORY)?;
-    to.u8(u8::try_from(entries.len()).map_err(|_| too_long)?)?;
-    to.u64(head.address)?.u64(head.length)?.bytes(&head.context_uuid)?;
-    to.u64(head.registration_id)?.u64(head.epoch)?.u32(0)?.u32(0)?;
-    for (index, entry) in entries.iter().enumerate() {
-        let id_len = u8::try_from(entry.global_id.len()).map_err(|_| too_long)?;
-        let mkey_len = u16::try_from(entry.mkey_len).map_err(|_| too_long)?;
-        if entry.mkey_len > MAX_MKEY_LEN {
-            return Err(NoRoom { offset: to.offset(), needed: entry.mkey_len - MAX_MKEY_LEN }.into());
+/// Where the id lies; the epoch follows.
+const REGISTRATION_ID_OFFSET: usize = 48;
+
+impl Template {
+    /// The handle of this memory: exactly as many bytes as [`HEADER_LEN`] and the [`entry_len`] of each entry. Entries must be in
+    /// ascending order of (component, global id), no two alike.
+    ///
+    /// # Errors
+    /// [`NoRoom`]: more entries, or longer ones, than the format allows.
+    pub fn new(head: &Head, entries: &[Outline<'_>]) -> Result<Self, NoRoom> {
+        let lens = entries.iter().map(|entry| entry_len(entry.global_id.len(), entry.mkey_len));
+        let total = HEADER_LEN + lens.sum::<usize>();
+        let too_long = NoRoom { offset: MAX_LEN, needed: total.saturating_sub(MAX_LEN) };
+        if total > MAX_LEN || entries.len() > MAX_ENTRIES {
+            return Err(too_long);
         }
-        let body = entry_len(entry.global_id.len(), entry.mkey_len) - BODY_OFFSET;
-        to.u16(entry.component)?.u16(if entry.mandatory { MANDATORY } else { 0 })?;
-        to.u32(u32::try_from(body).map_err(|_| too_long)?)?.u8(id_len)?.u8(0)?.u16(mkey_len)?;
-        to.bytes(entry.global_id)?;
-        write_mkey(index, to.reserve(entry.mkey_len)?).map_err(EncodeError::Mkey)?;
-        let used = ENTRY_HEADER_LEN + entry.global_id.len() + entry.mkey_len;
-        to.bytes(&[0; 8][..padding(used)])?;
+        let (mut bytes, mut mkeys) = (vec![0; total], Vec::with_capacity(entries.len()));
+        let mut to = Writer::new(&mut bytes);
+        to.bytes(&MAGIC)?.u16(VERSION)?.u16(u16::try_from(HEADER_LEN).map_err(|_| too_long)?)?;
+        to.u32(u32::try_from(total).map_err(|_| too_long)?)?.u16(EXPORTED)?.u8(HOST_MEMORY)?;
+        to.u8(u8::try_from(entries.len()).map_err(|_| too_long)?)?;
+        to.u64(head.address)?.u64(head.length)?.bytes(&head.context_uuid)?;
+        to.u64(head.registration_id)?.u64(head.epoch)?.u32(0)?.u32(0)?;
+        for entry in entries {
+            let id_len = u8::try_from(entry.global_id.len()).map_err(|_| too_long)?;
+            let mkey_len = u16::try_from(entry.mkey_len).map_err(|_| too_long)?;
+            if entry.mkey_len > MAX_MKEY_LEN {
+                return Err(NoRoom { offset: to.offset(), needed: entry.mkey_len - MAX_MKEY_LEN });
+            }
+            let body = entry_len(entry.global_id.len(), entry.mkey_len) - BODY_OFFSET;
+            to.u16(entry.component)?.u16(if entry.mandatory { MANDATORY } else { 0 })?;
+            to.u32(u32::try_from(body).map_err(|_| too_long)?)?.u8(id_len)?.u8(0)?.u16(mkey_len)?;
+            to.bytes(entry.global_id)?;
+            mkeys.push(to.offset()..to.offset() + entry.mkey_len);
+            to.reserve(entry.mkey_len)?;
+            let used = ENTRY_HEADER_LEN + entry.global_id.len() + entry.mkey_len;
+            to.bytes(&[0; 8][..padding(used)])?;
+        }
+        Ok(Self { bytes, mkeys })
     }
-    let crc = checksum(&bytes).to_le_bytes();
-    Writer::new(&mut bytes[CRC_OFFSET..]).bytes(&crc)?;
-    Ok(bytes)
+
+    /// The bytes of one export's handle. `write_mkey` writes the key of entry `index` in place.
+    ///
+    /// # Errors
+    /// That of `write_mkey`.
+    pub fn fill<E>(
+        &self,
+        registration_id: u64,
+        epoch: u64,
+        mut write_mkey: impl FnMut(usize, &mut [u8]) -> Result<(), E>,
+    ) -> Result<Vec<u8>, E> {
+        let mut bytes = self.bytes.clone();
+        let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
+        put(REGISTRATION_ID_OFFSET, &registration_id.to_le_bytes());
+        put(REGISTRATION_ID_OFFSET + 8, &epoch.to_le_bytes());
+        for (index, mkey) in self.mkeys.iter().enumerate() {
+            write_mkey(index, &mut bytes[mkey.clone()])?;
+        }
+        let crc = checksum(&bytes).to_le_bytes();
+        bytes[CRC_OFFSET..CRC_OFFSET + crc.len()].copy_from_slice(&crc);
+        Ok(bytes)
+    }
 }
 
 impl Handle {
-    /// Its bytes: see [`encode`].
+    /// Its bytes: see [`Template`].
     ///
     /// # Errors
     /// [`NoRoom`]: more entries, or longer ones, than the format allows.
@@ -257,11 +276,9 @@ impl Handle {
         let outlines: Vec<Outline<'_>> = self.entries.iter().map(Entry::outline).collect();
         let write = |index: usize, out: &mut [u8]| {
             out.copy_from_slice(&self.entries[index].mkey);
-            Ok::<_, NoRoom>(())
+            Ok(())
         };
-        encode(&head, &outlines, write).map_err(|error| match error {
-            EncodeError::NoRoom(error) | EncodeError::Mkey(error) => error,
-        })
+        Template::new(&head, &outlines)?.fill(registration_id, epoch, write)
     }
 
     /// Reads a handle: total, bounded, and canonical (what it accepts, [`Handle::encode`] writes again). `known` says which
