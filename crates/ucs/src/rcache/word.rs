@@ -189,7 +189,8 @@ impl RegionWord {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests {
     use super::*;
 
@@ -276,7 +277,8 @@ mod tests {
     }
 }
 
-#[cfg(all(test, loom))]
+#[cfg(test)]
+#[cfg(loom)]
 mod loom_models {
     #![allow(unsafe_code)] // loom's cells lend raw pointers: loom itself checks each access
 
