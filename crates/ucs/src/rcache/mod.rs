@@ -1,3 +1,119 @@
 //! The registration cache: registrations that behave as if they were bound to the address.
+//!
+//! A registration of a network card holds the *pages* that were mapped when it was made. A cache of them goes stale when the
+//! application unmaps and uses an address again: the card then reads or writes pages that nobody has mapped any more. This one is told
+//! of changes by a [monitor](crate::monitor), and asks the kernel before each hit.
+//!
+//! What it promises:
+//!
+//! - **No stale start.** If [`Cache::get`] answers, the operation uses the pages mapped there at some instant during that call.
+//! - **Containment.** Operations under way while memory is unmapped may move old bytes; those pages stay pinned until the last one has
+//!   given its [`RegionRef`] back. Nobody else is harmed.
+//! - **No poisoning.** Such a race leaves no registration that a later `get` could find.
+//!
+//! ```text
+//!            get ──▶ Index::find ──▶ reference taken: VALID? covers it? ──▶ exact check: Live? ──▶ unchanged since? ──▶ hit
+//!                        │ nothing            │ no                                │ no               │ no
+//!                        ▼                    ▼                                   ▼                  ▼
+//!            place: what overlaps is stale ─▶ REGISTERING ─▶ watch ─▶ register ─▶ settled? ─▶ VALID     look again
+//!
+//!   handler: event ──▶ each registration that overlaps: VALID → STALE, REGISTERING → POISONED ──▶ wakes the reclaimer
+//! ```
+//!
+//! | file | subject |
+//! |---|---|
+//! | `cache.rs` | `get`: finding and making |
+//! | `books.rs` | what is changed under the index's lock: placing, merging, evicting, invalidating |
+//! | `table.rs`, `word.rs` | a descriptor; its state, generation and references in one word |
+//! | `index/`, `arena.rs` | which range an address belongs to |
+//! | `region.rs` | a registration in use |
+//! | `reclaim.rs` | deregistering what is stale when nobody comes by |
 
+pub mod arena;
+mod books;
+mod cache;
+pub mod index;
+mod options;
+mod reclaim;
+mod region;
+mod stats;
+mod table;
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests;
 pub mod word;
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::mem::Access;
+use crate::mem::page::PageRange;
+use crate::monitor::{Backing, Monitor, Refused, Sink, Verdict};
+
+pub use cache::{Cache, GetError};
+pub use options::{Mode, Options};
+pub use region::RegionRef;
+pub use stats::Stats;
+
+/// What registers memory: a transport.
+pub trait Registrar: Send + Sync + 'static {
+    /// A registration: what an operation needs of it.
+    type Handle: Send + Sync + 'static;
+    /// Why memory could not be registered.
+    type Error: fmt::Display + fmt::Debug;
+
+    /// Pins the pages that are mapped in `range` now.
+    ///
+    /// # Errors
+    /// The transport's.
+    fn register(&self, range: PageRange, access: Access) -> Result<Self::Handle, Self::Error>;
+
+    /// Ends a registration; called once for each, when nothing uses it.
+    fn deregister(&self, handle: Self::Handle);
+}
+
+/// What tells of changes of memory: [`Monitor`], or a double of it in tests.
+pub trait MemMonitor: Send + Sync {
+    /// Has `sink` told of changes as long as what is returned lives; `None`: nobody can tell.
+    fn subscribe(&'static self, sink: Arc<dyn Sink>) -> Option<Box<dyn Send + Sync>>;
+
+    /// Has changes of these pages told from now on, for ever.
+    ///
+    /// # Errors
+    /// [`Refused`]: what is there must not be cached.
+    fn watch(&self, range: PageRange) -> Result<Backing, Refused>;
+
+    /// Even: all changes that were read are told. Odd: they are being told. It only grows.
+    fn seq(&self) -> u64;
+
+    /// Whether these pages are still those that were watched.
+    fn check(&self, range: PageRange, backing: Backing) -> Verdict;
+
+    /// Whether the pages there are, or may be, on their way out, although they are still there.
+    fn is_suspect(&self, range: PageRange) -> bool;
+}
+
+impl MemMonitor for Monitor {
+    fn subscribe(&'static self, sink: Arc<dyn Sink>) -> Option<Box<dyn Send + Sync>> {
+        Self::subscribe(self, sink).ok().map(|subscription| Box::new(subscription) as _)
+    }
+
+    fn watch(&self, range: PageRange) -> Result<Backing, Refused> {
+        Self::watch(self, range)
+    }
+
+    #[inline]
+    fn seq(&self) -> u64 {
+        Self::seq(self)
+    }
+
+    #[inline]
+    fn check(&self, range: PageRange, backing: Backing) -> Verdict {
+        Self::check(self, range, backing)
+    }
+
+    #[inline]
+    fn is_suspect(&self, range: PageRange) -> bool {
+        Self::is_suspect(self, range) || Self::in_window(self, range)
+    }
+}

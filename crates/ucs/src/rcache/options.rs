@@ -1,0 +1,32 @@
+//! How large a cache may grow, and how it checks.
+
+/// How a hit is checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Each hit is checked by the kernel.
+    Strict,
+    /// Hits are not checked: changes are announced before and after, by hooks.
+    Hooks,
+    /// Nothing is cached: every registration is for one use.
+    Off,
+}
+
+/// Options of a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Options {
+    /// How a hit is checked.
+    pub mode: Mode,
+    /// Most registrations. Each can cost two mappings of the process, which `vm.max_map_count` bounds (65,530 by default).
+    pub max_regions: u32,
+    /// Most bytes that registrations nobody uses may keep.
+    pub max_bytes: u64,
+    /// Registrations begin and end at multiples of this many bytes, a power of two; at least a page.
+    pub alignment: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { mode: Mode::Strict, max_regions: 16_384, max_bytes: 16 << 30, alignment: 4096 }
+    }
+}

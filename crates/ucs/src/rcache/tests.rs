@@ -1,0 +1,8 @@
+//! The cache with a monitor that does what a test tells it, and a registrar that counts.
+
+mod bounds;
+mod double;
+mod forks;
+mod lives;
+mod merging;
+mod races;

@@ -1,0 +1,179 @@
+//! From being made to being ended.
+
+use std::panic::catch_unwind;
+use std::sync::Arc;
+
+use super::double::{At, World, get, pages, wait_until};
+use crate::mem::Access::ReadWrite;
+use crate::mem::page::{PageRange, page_size};
+use crate::rcache::{Cache, Mode, Options, Registrar};
+
+#[test]
+fn made_once_and_found_again() {
+    let world = World::new();
+    let cache = world.cache(Options::default());
+    let first = get(&cache, pages(0, 4), ReadWrite);
+    for range in [pages(0, 4), pages(1, 2), pages(3, 4)] {
+        assert_eq!(*get(&cache, range, ReadWrite), *first);
+    }
+    let begin = pages(1, 2).start();
+    assert_eq!(cache.get(begin + 5, 9, ReadWrite).unwrap().id, first.id);
+    let stats = cache.stats();
+    assert_eq!((stats.gets, stats.hits, stats.misses, stats.checks), (5, 4, 1, 4));
+    assert_eq!((stats.pinned_bytes, stats.deregistrations), (4 * page_size() as u64, 0));
+    assert_eq!(world.counts(), (1, 0));
+    drop((first, cache));
+    wait_until("it is ended", || world.counts() == (1, 1));
+}
+
+/// Hooks tell before and after: nothing is asked.
+#[test]
+fn with_hooks_hits_are_not_checked() {
+    let world = World::new();
+    let cache = world.cache(Options { mode: Mode::Hooks, ..Options::default() });
+    let old = get(&cache, pages(0, 4), ReadWrite).id;
+    world.then(At::Check, |_| panic!("asked"));
+    assert_eq!(get(&cache, pages(0, 4), ReadWrite).id, old);
+    assert_eq!(cache.stats().checks, 0);
+}
+
+/// Ended once, at the last put; not found meanwhile.
+#[test]
+fn invalidated_while_it_is_used() {
+    let world = World::new();
+    let cache = world.cache(Options::default());
+    let held: Vec<_> = (0..3).map(|_| get(&cache, pages(0, 2), ReadWrite)).collect();
+    cache.invalidate(pages(1, 5));
+    let new = get(&cache, pages(0, 2), ReadWrite);
+    assert_ne!(new.id, held[0].id);
+    assert_eq!(cache.stats().invalidations, 1);
+    for (left, region) in held.into_iter().enumerate() {
+        assert!(world.is_live(0), "{left} puts");
+        drop(region);
+    }
+    assert!(!world.is_live(0));
+    assert_eq!(world.counts(), (2, 1));
+    assert_eq!(get(&cache, pages(0, 2), ReadWrite).id, new.id);
+    cache.purge();
+    cache.purge();
+    assert!(world.is_live(new.id));
+    drop(new);
+    assert_eq!((world.counts(), cache.len(), cache.stats().pinned_bytes), ((2, 2), 0, 0));
+    assert_eq!(cache.stats().hit_invalidations, 2);
+}
+
+#[test]
+fn a_purge_ends_what_nobody_uses() {
+    let world = World::new();
+    let cache = world.cache(Options::default());
+    (0..100).for_each(|number| drop(get(&cache, pages(2 * number, 2 * number + 1), ReadWrite)));
+    cache.purge();
+    wait_until("all are ended", || world.counts() == (100, 100));
+    assert_eq!((cache.len(), cache.stats().pinned_bytes), (0, 0));
+}
+
+/// Nobody calls the cache any more, and what has become stale is ended all the same.
+#[test]
+fn an_idle_cache_ends_what_is_stale() {
+    let (first, second) = (World::new(), World::new());
+    let caches = [first, second].map(|world| world.cache(Options::default()));
+    for cache in &caches {
+        (0..100).for_each(|number| drop(get(cache, pages(2 * number, 2 * number + 1), ReadWrite)));
+    }
+    first.replace(pages(0, 20));
+    second.replace(PageRange::everything());
+    wait_until("the stale ones are ended", || first.counts().1 == 10 && second.counts().1 == 100);
+    assert_eq!((caches[0].len(), caches[1].len()), (90, 0));
+}
+
+/// One transport's panic is not the end of the others' reclaiming.
+#[test]
+fn a_transport_that_panics() {
+    let (bad, good) = (World::new(), World::new());
+    let caches = [bad, good].map(|world| world.cache(Options::default()));
+    caches.iter().for_each(|cache| drop(get(cache, pages(0, 1), ReadWrite)));
+    bad.then(At::Deregister, |_| panic!("this is to be: a transport that panics"));
+    bad.replace(pages(0, 1));
+    wait_until("it was to end it", || bad.script_is_over());
+    good.replace(pages(0, 1));
+    wait_until("the other's is ended", || good.counts().1 == 1);
+}
+
+#[test]
+fn a_transport_that_panics_while_it_registers() {
+    let world = World::new();
+    let cache = world.cache(Options::default());
+    world.then(At::Register, |_| panic!("this is to be: a transport that panics"));
+    let caught = catch_unwind(std::panic::AssertUnwindSafe(|| drop(get(&cache, pages(0, 1), ReadWrite))));
+    assert!(caught.is_err());
+    assert!(!get(&cache, pages(0, 1), ReadWrite).is_one_shot(), "the next one finds the place free");
+}
+
+/// A reference outlives all handles to its cache.
+#[test]
+fn references_outlive_the_cache() {
+    let world = World::new();
+    let cache = world.cache(Options::default());
+    let (kept, other) = (get(&cache, pages(0, 1), ReadWrite), cache.clone());
+    drop(get(&cache, pages(4, 5), ReadWrite));
+    drop((cache, other));
+    assert!(world.is_live(kept.id));
+    world.replace(pages(0, 1));
+    assert!(world.is_live(kept.id));
+    assert_eq!(kept.range(), Some(pages(0, 1)));
+    drop(kept);
+    wait_until("all are ended", || world.counts() == (2, 2));
+}
+
+#[test]
+fn references_go_from_thread_to_thread() {
+    let world = World::new();
+    let cache = world.cache(Options::default());
+    let region = get(&cache, pages(0, 1), ReadWrite);
+    std::thread::spawn(move || drop((region, cache))).join().unwrap();
+    wait_until("it is ended", || world.counts() == (1, 1));
+}
+
+/// What a transport calls the cache for, within its own calls.
+#[test]
+fn transports_may_call_the_cache() {
+    struct Reentrant(Arc<std::sync::OnceLock<Cache<Self>>>);
+
+    impl Reentrant {
+        fn call(&self, range: PageRange) {
+            let Some(cache) = self.0.get() else { return };
+            if range.start() < pages(100, 101).start() {
+                // Another range, which is made in here.
+                drop(cache.get(range.start() + 100 * page_size(), 1, ReadWrite).unwrap());
+                cache.invalidate(pages(100, 200));
+                cache.invalidate(range);
+                let _ = cache.stats();
+            }
+        }
+    }
+
+    impl Registrar for Reentrant {
+        type Handle = PageRange;
+        type Error = &'static str;
+
+        fn register(&self, range: PageRange, _: crate::mem::Access) -> Result<PageRange, &'static str> {
+            self.call(range);
+            Ok(range)
+        }
+
+        fn deregister(&self, range: PageRange) {
+            self.call(range);
+        }
+    }
+
+    let place = Arc::new(std::sync::OnceLock::new());
+    let cache = Cache::new(Reentrant(Arc::clone(&place)), World::new(), Options::default()).unwrap();
+    assert!(place.set(cache.clone()).is_ok());
+    for number in 0..20 {
+        let range = pages(number, number + 1);
+        let region = cache.get(range.start(), 1, ReadWrite).unwrap();
+        assert_eq!(*region, range);
+        assert!(region.is_one_shot(), "it changes each time it is made");
+    }
+    cache.purge();
+}
