@@ -54,6 +54,7 @@
 
 mod error;
 mod pending;
+mod registrar;
 mod ring;
 
 use std::num::NonZeroU64;
@@ -64,6 +65,7 @@ use ucs::fork::{Generation, generation};
 
 pub use error::{DmaError, RegisterError, Unavailable};
 pub use pending::{PendingIn, PendingOut};
+pub use registrar::NicRegistrar;
 
 use ring::{Part, Pipe, Ring};
 
