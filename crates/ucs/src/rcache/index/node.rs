@@ -11,7 +11,7 @@
 
 #![allow(unsafe_code)]
 
-use super::rank::{FLIP, Keys, Rank};
+use super::rank::{FLIP, Halving, Keys, Rank};
 use crate::rcache::arena::Words;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
@@ -106,6 +106,12 @@ impl Leaf {
     /// The first page of a range, and the rest of it.
     pub(super) fn entry(&self, at: usize) -> (u32, Entry) {
         (self.key(at), self.value(at))
+    }
+
+    /// How many ranges begin at the key or before it. Writers only.
+    pub(super) fn rank(&self, key: u32) -> usize {
+        // The highest key counts the padding, too.
+        Halving(key).among(&self.keys).min(self.count())
     }
 
     /// The word of the range that begins last of those that do not begin behind the key.

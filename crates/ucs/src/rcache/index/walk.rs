@@ -80,9 +80,8 @@ impl Part {
     pub(super) fn at(index: &Index, page: u64) -> Option<Self> {
         let (piece, key) = split(page);
         let (_, leaf) = Path::to(index, piece, key)?;
-        let image = index.leaves.get(leaf)?.image();
-        let at = image.rank(key).checked_sub(1)?;
-        let (first, entry) = (image.keys[at], image.values[at]);
+        let leaf = index.leaves.get(leaf)?;
+        let (first, entry) = leaf.entry(leaf.rank(key).checked_sub(1)?);
         (key <= entry.last).then(|| Self::of(piece, first, entry))
     }
 }
@@ -116,9 +115,9 @@ impl<'a> Ranges<'a> {
     fn seek(&self) -> Option<Position> {
         let (piece, key) = split(self.page);
         let (path, leaf) = Path::to(self.index, piece, key)?;
-        let image = self.index.leaves.get(leaf)?.image();
-        let behind = image.rank(key);
-        let at = behind - usize::from(behind > 0 && image.values[behind - 1].last >= key);
+        let ranges = self.index.leaves.get(leaf)?;
+        let behind = ranges.rank(key);
+        let at = behind - usize::from(behind > 0 && ranges.value(behind - 1).last >= key);
         Some(Position { piece, path, leaf, at })
     }
 
