@@ -101,7 +101,16 @@ impl Md for CmaMd {
         let rights = granted_rights(pid, request.context_uuid, &claim, grant.rights)?;
         let target = Target { pid, address: request.address };
         let nonces = Nonces::new(grant.peer.page_address());
-        let inside = gate.enter().map_err(|_| GONE)?;
+        let inside = gate.enter().map_err(|error| match error {
+            AccessError::Busy { .. } => AttachError::Unreachable {
+                reason: "all in-flight slots of the connection to the exporter are taken".to_owned(),
+                remedy: "use fewer threads at once, or raise UCX_IMPORT_TIMEOUT",
+            },
+            AccessError::Stale { why: StaleReason::Revoked, .. } => {
+                AttachError::Stale("the export was revoked or dropped")
+            }
+            _ => GONE,
+        })?;
         let probed = match target.probe(nonces.next(&inside)) {
             Ok(()) if rights.contains(Rights::WRITE) => target.probe_writing(),
             probed => probed,
