@@ -46,7 +46,11 @@ pub(crate) enum Action {
 const LOOM: &[&[&str]] = &[&["-p", "ucs", "-p", "uct", "--lib", "loom"]];
 
 /// Tests under the thread sanitizer: code whose races a test can provoke.
-const TSAN: &[&[&str]] = &[&["-p", "ucs", "--lib", "mem::"], &["-p", "uct", "--lib", "export::"]];
+const TSAN: &[&[&str]] = &[
+    &["-p", "ucs", "--lib", "mem::"],
+    &["-p", "ucs", "--lib", "rcache::index"],
+    &["-p", "uct", "--lib", "export::"],
+];
 
 /// Those that race when `RUCX_TSAN_GUARD` takes their atomics away.
 const TSAN_GUARDS: &[&[&str]] = &[&["-p", "ucs", "--lib", "mem::copy"]];
@@ -73,10 +77,11 @@ const ASAN_GUARDS: &[&[&str]] = &[&["-p", "ucs", "--lib", "mem::copy"]];
 
 const ASAN_ARGV: &[&str] = &["cargo", "test", "--locked", "--target", "{host}"];
 
-const ASAN_ENV: [(&str, &str); 4] = [
+const ASAN_ENV: [(&str, &str); 5] = [
     ("RUSTC_BOOTSTRAP", "1"),
     ("RUSTFLAGS", "-Zsanitizer=address --cfg rucx_sanitizer"),
     ("ASAN_OPTIONS", "halt_on_error=1"),
+    ("LSAN_OPTIONS", "suppressions={root}/ci/lsan.supp"),
     ("CARGO_TARGET_DIR", "{target}/asan"),
 ];
 
@@ -174,7 +179,7 @@ pub(crate) const STEPS: &[Step] = &[
         action: Action::Guards {
             argv: ASAN_ARGV,
             rows: ASAN_GUARDS,
-            env: &[ASAN_ENV[0], ASAN_ENV[1], ASAN_ENV[2], ASAN_ENV[3], ("RUCX_ASAN_GUARD", "1")],
+            env: &[ASAN_ENV[0], ASAN_ENV[1], ASAN_ENV[2], ASAN_ENV[3], ASAN_ENV[4], ("RUCX_ASAN_GUARD", "1")],
             says: "ERROR: AddressSanitizer: heap-buffer-overflow",
         },
     },
