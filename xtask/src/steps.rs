@@ -205,6 +205,30 @@ pub(crate) const STEPS: &[Step] = &[
             prints: true,
         },
     },
+    Step {
+        name: "torture",
+        about: "the registration cache is never wrong, in a minute",
+        slow: true,
+        minutes: 15,
+        action: Action::Command {
+            argv: &[
+                "cargo",
+                "run",
+                "--locked",
+                "-q",
+                "--release",
+                "-p",
+                "rucx-cli",
+                "--",
+                "rcache-torture",
+                "--seconds",
+                "60",
+                "--quiet",
+            ],
+            env: &[],
+            prints: true,
+        },
+    },
 ];
 
 /// Prints the table.

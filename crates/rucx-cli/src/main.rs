@@ -14,6 +14,7 @@ mod pattern;
 mod settings;
 mod shell;
 mod signals;
+mod torture;
 mod trouble;
 mod ui;
 mod units;
@@ -30,6 +31,7 @@ Examples:
   rucx info                    what works here, what does not, and what to do
   rucx export --out handle     export memory from one terminal,
   rucx import handle --watch   and use it in another
+  rucx rcache-torture          is the registration cache ever wrong?
 
 UCX_* variables configure the transports. UCX_LOG_LEVEL (fatal, error, warn,
 info, debug, trace; default warn) says how much is logged to standard error.";
@@ -63,6 +65,9 @@ enum Command {
     /// Import memory: read, write, fill, verify and watch it
     #[command(long_about = import::ABOUT, after_help = import::EXAMPLES)]
     Import(import::Args),
+    /// Is the registration cache ever wrong? Memory changes under operations
+    #[command(long_about = torture::ABOUT, after_help = torture::EXAMPLES)]
+    RcacheTorture(torture::Args),
     /// The exporting side; `rucx demo` starts it
     #[command(hide = true)]
     DemoHost,
@@ -86,6 +91,7 @@ fn main() -> ExitCode {
         Command::Export(args) => export::run(&args),
         Command::Import(args) => import::run(&args),
         Command::Info(args) => info::run(&args),
+        Command::RcacheTorture(args) => torture::run(&args),
         Command::InfoProbe { call } => info::system::probe::main(call),
         Command::DemoHost => demo::host::main(inherited),
         Command::DemoDpu => demo::dpu::main(inherited),
@@ -107,7 +113,7 @@ mod tests {
     fn help_fits_a_terminal() {
         let mut command = Cli::command();
         let mut of = |name: &str| command.find_subcommand_mut(name).unwrap().render_long_help().to_string();
-        let subcommands = [of("demo"), of("info"), of("export"), of("import")];
+        let subcommands = [of("demo"), of("info"), of("export"), of("import"), of("rcache-torture")];
         for text in subcommands.into_iter().chain([command.render_long_help().to_string()]) {
             assert!(text.lines().all(|line| line.chars().count() <= ui::WIDTH), "{text}");
         }

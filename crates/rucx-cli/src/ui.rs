@@ -11,7 +11,7 @@ mod page;
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -25,6 +25,8 @@ pub(crate) use page::{Page, Tone};
 pub(crate) const WIDTH: usize = 80;
 /// Where text begins.
 const TEXT: usize = 15;
+/// Where what a figure is of begins.
+const FIGURE: usize = 30;
 /// Where what a transport said begins.
 const SAID: usize = TEXT + 9;
 
@@ -68,12 +70,26 @@ pub(crate) struct Ui {
     start: Instant,
     ascii: bool,
     quiet: bool,
+    /// A line is begun that the next one takes the place of.
+    in_progress: bool,
+    last_progress: Instant,
 }
+
+/// How often progress is told where it cannot be told in place.
+const PROGRESS: Duration = Duration::from_secs(3);
 
 impl Ui {
     /// Writes to standard output; when `quiet`, only what [`Ui::close`] is given.
     pub(crate) fn new(quiet: bool) -> Self {
-        Self { out: Box::new(anstream::stdout()), start: Instant::now(), ascii: !locale_is_utf8(), quiet }
+        let now = Instant::now();
+        Self {
+            out: Box::new(anstream::stdout()),
+            start: now,
+            ascii: !locale_is_utf8(),
+            quiet,
+            in_progress: false,
+            last_progress: now,
+        }
     }
 
     /// Writes to standard error: where standard output is for the user's bytes.
@@ -182,6 +198,47 @@ impl Ui {
             };
         }
         line
+    }
+
+    /// A figure: its name, the number, what it is of.
+    pub(crate) fn figure(&mut self, name: &str, number: &str, text: &str, tone: Tone) -> io::Result<()> {
+        let style = tone.style();
+        let lead = if number.is_empty() { name.to_owned() } else { format!("{name:<15}{number:>13}") };
+        let lead = self.text(&lead).into_owned();
+        if text.is_empty() {
+            return self.line(&format!("{style}{lead}{style:#}"));
+        }
+        let indent = if number.is_empty() { TEXT } else { FIGURE };
+        let text_style = if tone == Tone::Plain { DIM } else { style };
+        self.wrapped(&paint(style, &lead, indent), indent, text_style, text)
+    }
+
+    /// How it goes: one line of a terminal, over and over; else a line now and then.
+    pub(crate) fn progress(&mut self, text: &str) -> io::Result<()> {
+        if self.quiet {
+            return Ok(());
+        }
+        if io::stdout().is_terminal() {
+            let text: String = self.text(text).chars().take(WIDTH - 1).collect();
+            write!(self.out, "\r{text:<0$}", WIDTH - 1)?;
+            self.in_progress = true;
+            return self.out.flush();
+        }
+        if self.last_progress.elapsed() < PROGRESS {
+            return Ok(());
+        }
+        self.last_progress = Instant::now();
+        let text = self.text(text).into_owned();
+        self.line(&format!("{DIM}{text}{DIM:#}"))?;
+        self.out.flush()
+    }
+
+    /// Makes room for what comes after the progress.
+    pub(crate) fn end_progress(&mut self) -> io::Result<()> {
+        if !std::mem::take(&mut self.in_progress) {
+            return Ok(());
+        }
+        write!(self.out, "\r{:1$}\r", "", WIDTH - 1)
     }
 
     /// How long ago the first line was.

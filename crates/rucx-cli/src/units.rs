@@ -67,6 +67,19 @@ pub(crate) fn count(bytes: u64) -> String {
     if bytes == 1 { "1 byte".to_owned() } else { format!("{bytes} bytes") }
 }
 
+/// A number with its digits in groups: `1,234,567`.
+pub(crate) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.char_indices() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
 /// How often: `once`, `2 times`.
 pub(crate) fn times(count: u64) -> String {
     if count == 1 { "once".to_owned() } else { format!("{count} times") }
@@ -115,6 +128,11 @@ mod tests {
             assert_eq!(time(picoseconds), text, "{picoseconds}");
         }
         assert_eq!(nanos(1_500), "1.50 µs");
+    }
+
+    #[test]
+    fn groups_of_digits() {
+        assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
     }
 
     #[test]

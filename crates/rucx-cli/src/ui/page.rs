@@ -31,7 +31,7 @@ pub(crate) enum Tone {
 }
 
 impl Tone {
-    fn style(self) -> Style {
+    pub(super) fn style(self) -> Style {
         match self {
             Self::Plain => PLAIN,
             Self::Bold => BOLD,

@@ -1,0 +1,341 @@
+//! `rucx rcache-torture` as a user starts it.
+
+#[allow(dead_code)] // what the tests of other commands need beside
+mod support;
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::OnceLock;
+
+use parking_lot::{Mutex, MutexGuard};
+use rustix::process::Signal;
+use serde_json::Value;
+use support::{Running, finish, rucx, text};
+
+fn torture(args: &[&str]) -> Command {
+    rucx(&[&["rcache-torture"], args].concat())
+}
+
+/// What it prints, after the exit status was compared.
+fn printed(command: &mut Command, code: i32) -> String {
+    let output = finish(command);
+    let page = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(code), "{page}{}", text(&output.stderr));
+    page
+}
+
+fn json(args: &[&str], code: i32) -> Value {
+    serde_json::from_str(&printed(&mut torture(&[&["--json"], args].concat()), code))
+        .expect("a JSON document")
+}
+
+fn number(document: &Value, key: &str) -> u64 {
+    document[key].as_u64().unwrap_or_else(|| panic!("{key} is a number: {document}"))
+}
+
+/// One run at a time: on few processors several would wait for each other's threads.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock()
+}
+
+/// Whether there is a NIC to test with, and somebody who tells of changes; if not, the tests that need it say why, and do nothing.
+#[allow(clippy::print_stdout)]
+fn can_run() -> bool {
+    static CAN: OnceLock<bool> = OnceLock::new();
+    *CAN.get_or_init(|| {
+        let output = finish(&mut torture(&["--json", "--seconds", "1", "--monitor", "uffd"]));
+        let document: Value = serde_json::from_slice(&output.stdout).expect("a JSON document");
+        if !document["error"].is_null() {
+            println!("skipped: {}", document["error"]);
+        }
+        document["error"].is_null()
+    })
+}
+
+#[test]
+fn protected_nothing_is_wrong() {
+    let _turn = turn();
+    if !can_run() {
+        return;
+    }
+    // How many look-ups are hits with all patterns at once depends on how soon the handler gets a processor; with malloc and free less so.
+    for (pattern, hits) in [("all", 5), ("malloc", 30)] {
+        let report = json(&["--seconds", "3", "--seed", "0x5eed", "--pattern", pattern], 0);
+        assert_eq!((report["ok"].as_bool(), number(&report, "corrupted")), (Some(true), 0), "{report}");
+        assert_eq!((number(&report, "bystander_lost"), number(&report, "refused")), (0, 0), "{report}");
+        assert_eq!(number(&report, "seed"), 0x5eed);
+        assert!(number(&report, "operations") > 1000, "{report}");
+        // It is a cache, and it was in danger.
+        assert!(number(&report, "hits") * 100 >= number(&report, "gets") * hits, "{report}");
+        assert!(number(&report, "hit_invalidations") > 100, "{report}");
+        assert!(number(&report, "events") > 100 && number(&report, "checks") > 100, "{report}");
+    }
+}
+
+#[test]
+fn each_pattern_is_survived() {
+    let _turn = turn();
+    if !can_run() {
+        return;
+    }
+    for pattern in ["remap", "madvise", "mremap", "brk", "malloc"] {
+        let args = ["--seconds", "2", "--pattern", pattern, "--handler-delay", "30us"];
+        let report = json(&args, 0);
+        assert_eq!((number(&report, "corrupted"), &report["pattern"]), (0, &pattern.into()), "{report}");
+        assert!(number(&report, "operations") > 100 && number(&report, "hits") > 0, "{report}");
+    }
+}
+
+#[test]
+fn few_registrations_are_evicted_and_nothing_is_wrong() {
+    let _turn = turn();
+    if !can_run() {
+        return;
+    }
+    let report = json(&["--seconds", "2", "--regions", "8"], 0);
+    assert!(number(&report, "evictions") > 0 && number(&report, "corrupted") == 0, "{report}");
+}
+
+#[test]
+fn without_protection_operations_are_wrong() {
+    let _turn = turn();
+    if !can_run() {
+        return;
+    }
+    let report = json(&["--seconds", "2", "--unsafe-no-protection"], 0);
+    assert!(number(&report, "corrupted") > number(&report, "operations") / 10, "{report}");
+    assert!(report["first_corrupted"].as_str().is_some_and(|first| first.contains("thread")), "{report}");
+    let page = printed(&mut torture(&["--seconds", "1", "--unsafe-no-protection"]), 0);
+    assert!(page.contains("as was to be shown") && page.contains("first: "), "{page}");
+}
+
+/// Where nothing is cached, nothing can be wrong; where threads announce what they do, no kernel has to tell.
+#[test]
+fn other_monitors_and_modes() {
+    let _turn = turn();
+    if !can_run() {
+        return;
+    }
+    for (args, hits) in [
+        (&["--monitor", "none"][..], false),
+        (&["--mode", "off"], false),
+        (&["--monitor", "explicit"], true),
+        (&["--mode", "hooks"], true),
+        (&["--monitor", "explicit", "--mode", "hooks"], true),
+    ] {
+        let report = json(&[&["--seconds", "2"], args].concat(), 0);
+        assert_eq!((number(&report, "corrupted"), number(&report, "hits") > 0), (0, hits), "{report}");
+    }
+}
+
+#[test]
+fn all_schemes_are_compared() {
+    let _turn = turn();
+    if !can_run() {
+        return;
+    }
+    let document = json(&["--seconds", "2", "--scheme", "all", "--handler-delay", "30us"], 0);
+    let schemes = document["schemes"].as_array().expect("a list");
+    let of = |name: &str| schemes.iter().find(|one| one["scheme"] == name).expect("there is such a row");
+    for name in ["nothing", "naive"] {
+        assert!(number(of(name), "corrupted") > 0, "{}", of(name));
+    }
+    for name in ["lock-before-read", "pre-hooks", "both-hooks", "rucx"] {
+        assert!(number(of(name), "operations") > 100, "{}", of(name));
+    }
+    for name in ["both-hooks", "rucx"] {
+        assert_eq!(number(of(name), "corrupted"), 0, "{}", of(name));
+    }
+}
+
+/// One alone: the exit status says whether it was seen to be wrong.
+#[test]
+fn a_weaker_scheme_alone() {
+    let _turn = turn();
+    if !can_run() {
+        return;
+    }
+    for scheme in ["naive", "lock-before-read", "pre-hooks"] {
+        let output = finish(&mut torture(&["--seconds", "1", "--json", "--scheme", scheme]));
+        let report: Value = serde_json::from_slice(&output.stdout).expect("a JSON document");
+        let seen = number(&report, "corrupted") > 0;
+        assert_eq!(output.status.code(), Some(i32::from(!seen)), "{report}");
+    }
+}
+
+#[test]
+fn pages_fit_and_have_no_escape_codes_in_a_pipe() {
+    let _turn = turn();
+    for args in [&["--help"][..], &["--seconds", "1"], &["--seconds", "4", "--scheme", "rucx"]] {
+        for locale in ["C.UTF-8", "C"] {
+            if args[0] != "--help" && !can_run() {
+                continue;
+            }
+            let page = printed(torture(args).env("LC_ALL", locale), 0);
+            assert!(!page.contains('\u{1b}') && !page.contains('\r'), "{page}");
+            for line in page.lines() {
+                let trimmed = args[0] == "--help" || line.trim_end() == line;
+                assert!(line.chars().count() <= 80 && trimmed, "{line:?}");
+                assert!(locale != "C" || line.is_ascii(), "{line:?}");
+            }
+            if args.contains(&"4") {
+                assert!(page.contains("3 of 4 s: "), "progress is told: {page}");
+            }
+        }
+    }
+}
+
+#[test]
+fn quiet_is_one_line() {
+    let _turn = turn();
+    if !can_run() {
+        return;
+    }
+    let page = printed(&mut torture(&["--seconds", "1", "--quiet", "--seed", "7"]), 0);
+    assert_eq!(page.lines().count(), 1, "{page}");
+    assert!(page.starts_with("✓  corrupted: 0 of ") && page.ends_with("(seed 0x7)\n"), "{page}");
+}
+
+#[test]
+fn wrong_arguments_are_usage_errors() {
+    for args in [
+        &["--seconds", "0"][..],
+        &["--threads", "0"],
+        &["--threads", "65"],
+        &["--pattern", "x"],
+        &["--scheme", "x"],
+        &["--seed", "x"],
+        &["--handler-delay", "x"],
+        &["--unsafe-no-protection", "--scheme", "naive"],
+        &["--unsafe-no-protection", "--monitor", "uffd"],
+        &["--scheme", "naive", "--mode", "off"],
+    ] {
+        assert_eq!(printed(&mut torture(args), 2), "", "{args:?}");
+    }
+}
+
+#[test]
+fn interrupted_it_reports_what_it_has() {
+    let _turn = turn();
+    if !can_run() {
+        return;
+    }
+    let mut running = Running::of(&mut torture(&["--seconds", "50"]));
+    running.wait_for("rcache-torture");
+    running.wait_for("3 of 50 s");
+    running.signal(Signal::INT);
+    let (status, page) = running.finish();
+    assert_eq!(status.code(), Some(0), "{page}");
+    assert!(page.contains("interrupted; corrupted: 0 of"), "{page}");
+}
+
+/// What a process does to itself before it becomes the command.
+type Change = fn() -> io::Result<()>;
+
+#[test]
+fn what_is_denied_is_told_with_the_remedy() {
+    let _turn = turn();
+    // Where one is denied already, what is said is the same.
+    let userfaultfd: Change = || filter(&[(libc::SYS_userfaultfd, None), (libc::SYS_ioctl, Some(0xAA00))]);
+    let io_uring: Change = || filter(&[(libc::SYS_io_uring_setup, None)]);
+    for (change, parts) in [
+        (userfaultfd, ["nothing tells of changes", "userfaultfd is denied", "allow the system call"]),
+        (io_uring, ["no page-bound NIC", "io_uring_setup", "seccomp"]),
+    ] {
+        for args in
+            [&["--seconds", "1"][..], &["--seconds", "1", "--quiet"], &["--seconds", "1", "--scheme", "all"]]
+        {
+            let mut command = torture(args);
+            // SAFETY: prctl(2) may be called between fork and exec; nothing is allocated.
+            unsafe { command.pre_exec(change) };
+            // The first of all schemes needs none.
+            let is_denied_later = args.contains(&"all") && parts[1].contains("userfaultfd");
+            if is_denied_later && !can_run() {
+                continue;
+            }
+            let page = printed(&mut command, 1);
+            let joined: String = page.split_whitespace().collect();
+            for part in parts {
+                assert!(joined.contains(&part.replace(' ', "")), "{part}: {page}");
+            }
+        }
+    }
+    let mut command = torture(&["--json"]);
+    // SAFETY: as above.
+    unsafe { command.pre_exec(io_uring) };
+    let document: Value = serde_json::from_str(&printed(&mut command, 1)).expect("a JSON document");
+    assert_eq!(document["ok"], false);
+    assert!(document["error"]["remedy"].as_str().is_some_and(|remedy| !remedy.is_empty()), "{document}");
+    // Without the kernel's events it can be shown what is wrong without them.
+    if can_run() {
+        let mut command = torture(&["--seconds", "1", "--unsafe-no-protection", "--quiet"]);
+        // SAFETY: as above.
+        unsafe { command.pre_exec(userfaultfd) };
+        printed(&mut command, 0);
+    }
+}
+
+/// A filter that answers EPERM to some calls, where asked only with that second argument (`seccomp(2)`).
+fn filter(calls: &[(libc::c_long, Option<u32>)]) -> io::Result<()> {
+    const LOAD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
+    const JUMP_EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
+    const ANSWER: u16 = 0x06; // BPF_RET | BPF_K
+    /// Where the lower half of the second argument is, on a little-endian machine.
+    const SECOND: u32 = 24;
+    let line = |code, jf, k| libc::sock_filter { code, jt: 0, jf, k };
+    let denied = line(ANSWER, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM.unsigned_abs());
+    let allowed = line(ANSWER, 0, libc::SECCOMP_RET_ALLOW);
+    let mut program = [allowed; 16];
+    let mut len = 0;
+    let mut push = |line| {
+        program[len] = line;
+        len += 1;
+    };
+    for (call, argument) in calls {
+        push(line(LOAD, 0, 0));
+        let call = u32::try_from(*call).unwrap_or(u32::MAX);
+        match argument {
+            None => push(line(JUMP_EQUAL, 1, call)),
+            Some(argument) => {
+                push(line(JUMP_EQUAL, 3, call));
+                push(line(LOAD, 0, SECOND));
+                push(line(JUMP_EQUAL, 1, *argument));
+            }
+        }
+        push(denied);
+    }
+    push(allowed);
+    let len = u16::try_from(len).unwrap_or(u16::MAX);
+    let program = libc::sock_fprog { len, filter: program.as_mut_ptr() };
+    // SAFETY: these arguments are numbers.
+    if unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let mode = libc::SECCOMP_MODE_FILTER;
+    // SAFETY: the program and its lines live through the call.
+    if unsafe { libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+#[test]
+fn help_has_examples() {
+    let help = printed(&mut torture(&["--help"]), 0);
+    for part in ["--unsafe-no-protection", "--scheme all", "exit status", "lock-before-read"] {
+        assert!(help.contains(part), "{part}: {help}");
+    }
+    assert!(printed(&mut rucx(&["--help"]), 0).contains("rcache-torture"));
+}
+
+#[test]
+fn a_slow_handler_only_costs_hits() {
+    let _turn = turn();
+    if !can_run() {
+        return;
+    }
+    let report = json(&["--seconds", "2", "--handler-delay", "1ms"], 0);
+    assert!(number(&report, "corrupted") == 0 && number(&report, "operations") > 10, "{report}");
+}
