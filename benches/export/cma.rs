@@ -71,6 +71,18 @@ impl Bare {
         assert_eq!(usize::try_from(moved), Ok(into.len()));
     }
 
+    /// A word of one page, then `into` from the next page on, in one call: what any read costs that sees a nonce.
+    fn read_two(self, into: &mut [u8]) {
+        let mut word = [0; 8];
+        let (local, remote) = self.sides(into.as_mut_ptr(), into.len());
+        let (word_local, word_remote) = self.sides(word.as_mut_ptr(), word.len());
+        let next = iovec { iov_base: remote.iov_base.wrapping_byte_add(4096), ..remote };
+        let (locals, remotes) = ([word_local, local], [word_remote, next]);
+        // SAFETY: `word` and `into` are borrowed exclusively for the call.
+        let moved = unsafe { libc::process_vm_readv(self.pid, locals.as_ptr(), 2, remotes.as_ptr(), 2, 0) };
+        assert_eq!(usize::try_from(moved), Ok(word.len() + into.len()));
+    }
+
     fn write(self, bytes: &[u8]) {
         let (local, remote) = self.sides(bytes.as_ptr().cast_mut(), bytes.len());
         // SAFETY: `bytes` is only read; the other side is another process's.
@@ -102,6 +114,15 @@ fn accesses(rows: &mut Rows, exporter: &LazyCell<Exporter>) {
                 ours,
                 timed(|n| (0..n).for_each(|_| bare.read(black_box(&mut buf.borrow_mut())))),
             );
+        }
+        if len == 4 << 10 {
+            let row = Row { name: "two ranges, 4 KiB", reference: "process_vm_readv", target: None };
+            if rows.wants(row) {
+                let bare = Bare::of(exporter);
+                let two = timed(|n| (0..n).for_each(|_| bare.read_two(black_box(&mut buf.borrow_mut()))));
+                let one = timed(|n| (0..n).for_each(|_| bare.read(black_box(&mut buf.borrow_mut()))));
+                rows.measure(row, two, one);
+            }
         }
         let name = format!("cma.write {}", size(len));
         let row = Row { name: &name, reference: "process_vm_writev", target: None };

@@ -29,7 +29,7 @@ impl Target {
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Ratio(most) => write!(f, "≤ {most} ×"),
+            Self::Ratio(most) => write!(f, "≤ {} ×", (most * 100.0).round() / 100.0),
             Self::Nanoseconds(most) => write!(f, "≤ {most} ns"),
         }
     }

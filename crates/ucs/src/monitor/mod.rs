@@ -231,7 +231,8 @@ impl Monitor {
     /// Has changes of the pages in `range` told from now on, for ever. Watching what is watched changes nothing.
     ///
     /// It tells what backs the memory, which is what [`Monitor::check`] has to be asked with. Memory of several mappings can be watched if
-    /// they are of the same kind.
+    /// they are of the same kind. Memory that another thread maps into a hole of `range` during the call may be left out: whoever keeps
+    /// something that relies on the answer asks [`Monitor::check`] afterwards, once.
     ///
     /// # Errors
     /// [`Refused`]: it cannot be watched, so nothing may be kept that relies on it. The memory may be used nevertheless.

@@ -33,7 +33,8 @@ impl Monitor {
         if self.windows.overlap(range) {
             return Err(Refused::Window);
         }
-        // First registered, then looked at: whatever changes after the look is told.
+        // First registered, then looked at: whatever of it changes after the look is told. What was put into a hole in between is not
+        // registered and looks as if it were: the exact check tells, which who relies on the answer asks afterwards.
         let hugetlb = match self.uffd() {
             Some(uffd) => self.register(uffd, range)?,
             None => false,
