@@ -250,7 +250,7 @@ impl Worker {
         self.fill(&held);
         let Some(room) = self.take_room(held.len()) else { return self.change(&range, || held.unmap()) };
         let ranges = [range[0], room.range()];
-        match self.change(&ranges, || held.move_away(room)) {
+        match self.change(&ranges, || held.move_away(room))? {
             Ok(held) => {
                 self.look_as_is(pattern, &held);
                 self.looks(pattern, &held, None);
@@ -259,7 +259,7 @@ impl Worker {
                 self.rooms.push(room);
                 Ok(())
             }
-            Err((held, room, _)) => {
+            Err((held, room)) => {
                 self.rooms.push(room);
                 self.change(&range, || held.unmap())
             }
@@ -297,13 +297,9 @@ impl Worker {
         }
         let fresh = room.map()?;
         self.fill(&fresh);
-        match self.change(&ranges, || fresh.move_onto(held)) {
-            Ok(room) => {
-                self.rooms.push(room);
-                self.look_as_is(Pattern::Mremap, held);
-            }
-            Err((fresh, _)) => self.rooms.push(fresh.leave()?),
-        }
+        let room = self.change(&ranges, || fresh.move_onto(held))?;
+        self.rooms.push(room);
+        self.look_as_is(Pattern::Mremap, held);
         Ok(())
     }
 
@@ -338,10 +334,7 @@ impl Worker {
         let fresh = room.map()?;
         self.fill(&fresh);
         let Worker { world, part, rooms, .. } = self;
-        match world.announce.around(&ranges, || fresh.move_onto(part)) {
-            Ok(room) => rooms.push(room),
-            Err((fresh, _)) => rooms.push(fresh.leave()?),
-        }
+        rooms.push(world.announce.around(&ranges, || fresh.move_onto(part))?);
         Ok(())
     }
 
@@ -401,23 +394,18 @@ impl Worker {
 
     fn there_and_back(&mut self, pattern: Pattern, home: Held, room: Room) -> io::Result<Held> {
         let ranges = [home.range(), room.range()];
-        let (away, empty) = match self.change(&ranges, || home.move_to(room)) {
+        let (away, empty) = match self.change(&ranges, || home.move_to(room))? {
             Ok(moved) => moved,
-            Err((home, room, _)) => {
-                // Several mappings by now: made one again.
+            // It was of several mappings, and has been made one again.
+            Err((home, room)) => {
                 self.rooms.push(room);
-                let mut home = home;
-                self.change(&ranges[..1], || home.map_over(0, home.len()))?;
                 return Ok(home);
             }
         };
         self.look_as_is(pattern, &away);
         self.looks(pattern, &away, None);
-        let (home, room) = match self.change(&ranges, || away.move_to(empty)) {
-            Ok(moved) => moved,
-            // Where it is now is its home.
-            Err((away, empty, _)) => (away, empty),
-        };
+        // If it cannot go back, where it is now is its home.
+        let (home, room) = self.change(&ranges, || away.move_to(empty))?.unwrap_or_else(|stays| stays);
         self.rooms.push(room);
         self.look_as_is(pattern, &home);
         self.looks(pattern, &home, None);

@@ -163,8 +163,8 @@ impl Hole {
     }
 }
 
-/// What became of a try to move memory: it moved, or it is where it was.
-pub(super) type Moved<T> = Result<T, (Held, Room, io::Error)>;
+/// What became of a try to move memory: it moved, or there is fresh memory where it was.
+pub(super) type Moved<T> = Result<T, (Held, Room)>;
 
 /// Mapped memory of one owner.
 #[derive(Debug)]
@@ -264,46 +264,49 @@ impl Held {
         (room, moved.map(drop).map_err(Into::into))
     }
 
-    /// Moves it into `room`. Where it was, there is room then.
+    /// Moves it into `room`. Where it was, there is room then. Of several mappings it cannot be moved as one.
     ///
     /// # Errors
-    /// The kernel's: of several mappings it cannot be moved as one.
-    pub(super) fn move_to(self, room: Room) -> Moved<(Self, Room)> {
+    /// The kernel's: there is nothing any more.
+    pub(super) fn move_to(self, room: Room) -> io::Result<Moved<(Self, Room)>> {
         assert!(!self.shared, "others may have mapped where it was");
         let from = self.part;
-        self.relocate(room).map(|held| (held, Room(from)))
+        Ok(self.relocate(room)?.map(|held| (held, Room(from))))
     }
 
     /// Moves it into `room`, away from addresses that others may map then.
     ///
     /// # Errors
     /// As [`Held::move_to`].
-    pub(super) fn move_away(self, room: Room) -> Moved<Self> {
+    pub(super) fn move_away(self, room: Room) -> io::Result<Moved<Self>> {
         self.relocate(room)
     }
 
-    fn relocate(self, room: Room) -> Moved<Self> {
+    fn relocate(self, room: Room) -> io::Result<Moved<Self>> {
         let (from, to) = (self.part, room.0);
         assert!(from.len == to.len, "as large as it");
         // SAFETY: memory of this value, which is given up, to addresses of the room's, where nothing of use is.
         match unsafe { mremap_fixed(from.start, from.len, from.len, MremapFlags::MAYMOVE, to.start) } {
-            Ok(_) => Ok(Self { part: to, shared: false }),
-            Err(errno) => Err((self, room, errno.into())),
+            Ok(_) => Ok(Ok(Self { part: to, shared: false })),
+            // Since Linux 6.17 several mappings may be moved, and some of them have been when it fails at a later one that is watched.
+            // That one is still here, so that nobody else can have claimed the addresses.
+            Err(_) => {
+                from.map(MapFlags::FIXED)?;
+                Ok(Err((self, room)))
+            }
         }
     }
 
     /// Moves it onto `other`, whose pages are unmapped by that. Where it was, there is room then.
     ///
     /// # Errors
-    /// As [`Held::move_to`].
-    pub(super) fn move_onto(self, other: &mut Self) -> Result<Room, (Self, io::Error)> {
+    /// The kernel's: nothing of both may be there any more.
+    pub(super) fn move_onto(self, other: &mut Self) -> io::Result<Room> {
         assert!(!self.shared && self.part.len == other.part.len, "as large as the other");
         let (from, to) = (self.part, other.part);
         // SAFETY: memory of this value, which is given up, to that of the other, which stays mapped and the other's.
-        match unsafe { mremap_fixed(from.start, from.len, from.len, MremapFlags::MAYMOVE, to.start) } {
-            Ok(_) => Ok(Room(from)),
-            Err(errno) => Err((self, errno.into())),
-        }
+        unsafe { mremap_fixed(from.start, from.len, from.len, MremapFlags::MAYMOVE, to.start) }?;
+        Ok(Room(from))
     }
 
     /// Unmaps it, and keeps its addresses.

@@ -9,6 +9,7 @@ pub mod vm;
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs;
@@ -132,8 +133,21 @@ impl Process {
     /// Whether it has ended.
     #[must_use]
     pub fn is_dead(&self) -> bool {
-        let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
-        matches!(poll(&mut fds, Some(&Timespec::default())), Ok(1..))
+        self.ends_within(Duration::ZERO)
+    }
+
+    /// Whether it has ended, or does so within `patience`: of a process that was killed, some threads are gone before others.
+    #[must_use]
+    pub fn ends_within(&self, patience: Duration) -> bool {
+        let deadline = Instant::now() + patience;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
+            match poll(&mut fds, Some(&Timespec::try_from(left).unwrap_or_default())) {
+                Err(Errno::INTR) => {}
+                answer => return matches!(answer, Ok(1..)),
+            }
+        }
     }
 
     /// Compares it with what is known of a process.

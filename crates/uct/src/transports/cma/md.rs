@@ -28,6 +28,9 @@ use crate::service::peers::GONE;
 use crate::service::server::name_of;
 use crate::service::{Exporter, Peer, Service};
 
+/// How long it is waited for the end of an exporter whose main thread has ended: most often it was killed.
+const DYING: Duration = Duration::from_millis(250);
+
 /// The memory domain of `cma`: its global id is the system's boot.
 #[derive(Debug)]
 pub struct CmaMd {
@@ -167,6 +170,7 @@ fn refused(why: Why, peer: &Peer, exporter: &Identity, me: &Identity) -> AttachE
         Why::Errno(errno) => errno,
     };
     match errno {
+        Errno::SRCH if peer.process().ends_within(DYING) => GONE,
         Errno::SRCH => AttachError::Unreachable {
             reason: "process_vm_readv: the exporter's main thread has ended".to_owned(),
             remedy: "keep the exporter's main thread, or export memory of MemMap::allocate",
@@ -293,7 +297,7 @@ impl CmaAttachment {
         let stale = |why| Err(AccessError::Stale { done, why });
         match stopped.why {
             Why::AnotherProcess => stale(StaleReason::ExporterGone),
-            Why::Errno(Errno::SRCH) if self.peer.process().is_dead() => stale(StaleReason::ExporterGone),
+            Why::Errno(Errno::SRCH) if self.peer.process().ends_within(DYING) => stale(StaleReason::ExporterGone),
             Why::Errno(Errno::SRCH) => Err(AccessError::Unsupported {
                 why: "the exporter's main thread has ended, and the kernel reaches a process's memory by that",
             }),
