@@ -317,6 +317,19 @@ impl<H> Books<H> {
         }
     }
 
+    /// Registrations in `range`, some of them; and where the next begin, if there are more.
+    pub(super) fn overlapping(&self, range: PageRange) -> (Batch, Option<usize>) {
+        let mut batch = Batch::default();
+        let mut end = None;
+        let writer = self.index.lock();
+        for (range, number) in writer.ranges(range).take(Batch::MOST) {
+            batch.push(number);
+            end = Some(range.end());
+        }
+        let more = batch.is_full();
+        (batch, end.filter(|_| more))
+    }
+
     /// Registrations that are stale and not in use, some of them.
     pub(super) fn stale(&self) -> Batch {
         let mut batch = Batch::default();

@@ -1,6 +1,7 @@
 //! The cache: finds a registration, or makes one, and lets go of those whose memory has changed.
 
 use std::fmt;
+use std::ptr;
 use std::sync::{Arc, Weak};
 use std::thread;
 
@@ -16,7 +17,7 @@ use super::{MemMonitor, Registrar};
 use crate::fork::{self, Generation};
 use crate::mem::page::{PageRange, page_size};
 use crate::mem::{Access, MemError};
-use crate::monitor::{Backing, Change, Refused, Sink, Verdict};
+use crate::monitor::{Backing, Change, Kind, Refused, Sink, Verdict};
 use crate::sync::{AtomicBool, Ordering};
 
 /// How often a registration is tried before it is made for one use: the memory there changes all the time.
@@ -118,7 +119,12 @@ impl<R: Registrar> Cache<R> {
     ///
     /// # Errors
     /// [`GetError`].
-    pub fn get(&self, address: usize, len: usize, access: Access) -> Result<RegionRef<R>, GetError<R::Error>> {
+    pub fn get(
+        &self,
+        address: usize,
+        len: usize,
+        access: Access,
+    ) -> Result<RegionRef<R>, GetError<R::Error>> {
         let inner = &self.inner;
         if !inner.generation.is_current() {
             return Err(GetError::Forked);
@@ -291,6 +297,7 @@ impl<R: Registrar> Inner<R> {
         let is_more = (place.range, place.access) != (wanted, access);
         let Place { number, range, access, making } = place;
         let mut entry = Entry { inner: self, number, range, making: Some(making) };
+        reclaim::recheck(range, self.monitor, ptr::from_ref(self).cast());
         let backing = match self.monitor.watch(range) {
             Ok(backing) => backing,
             Err(refused) => {
@@ -301,6 +308,9 @@ impl<R: Registrar> Inner<R> {
                 return if is_more { Err(Failed::More) } else { Ok(Made::OneShot) };
             }
         };
+        if !self.options.files && (backing.is_shared() || backing.kind() == Kind::File) {
+            return Ok(Made::OneShot);
+        }
         match self.registrar.register(range, access) {
             Ok(handle) => entry.put(Held { handle, backing }),
             Err(error) => {
@@ -342,7 +352,11 @@ impl<R: Registrar> Inner<R> {
 
     /// A registration that nobody else finds, for one use.
     #[cold]
-    fn one_shot(self: &Arc<Self>, wanted: PageRange, access: Access) -> Result<RegionRef<R>, GetError<R::Error>> {
+    fn one_shot(
+        self: &Arc<Self>,
+        wanted: PageRange,
+        access: Access,
+    ) -> Result<RegionRef<R>, GetError<R::Error>> {
         let handle = self.registrar.register(wanted, access).map_err(GetError::Register)?;
         self.books.counters.count(Counter::one_shots);
         self.books.counters.add(Counter::pinned_bytes, wanted.len() as u64);
@@ -403,6 +417,16 @@ impl<R: Registrar> Drop for Entry<'_, R> {
 }
 
 impl<R: Registrar> Reclaim for Inner<R> {
+    fn recheck(&self, range: PageRange, monitor: &dyn MemMonitor) {
+        let concerned = self.generation.is_current() && ptr::addr_eq(self.monitor, monitor);
+        let mut rest = concerned.then_some(range);
+        while let Some(range) = rest {
+            let (numbers, end) = self.books.overlapping(range);
+            numbers.iter().for_each(|number| self.check_slot(number));
+            rest = end.and_then(|end| PageRange::new(end, range.end()));
+        }
+    }
+
     fn reclaim(&self) {
         if !self.generation.is_current() {
             return;
@@ -413,6 +437,34 @@ impl<R: Registrar> Reclaim for Inner<R> {
             if !stale.is_full() {
                 return;
             }
+        }
+    }
+}
+
+impl<R: Registrar> Inner<R> {
+    /// Whether what slot `number` is a registration of is still mapped; otherwise that is stale now.
+    fn check_slot(&self, number: u32) {
+        let Some(slot) = self.books.slot(number) else { return };
+        let last = match slot.reference() {
+            Ok(reference) => {
+                let range = slot.range().unwrap_or(PageRange::everything());
+                let mut verdict = self.monitor.check(range, reference.handle().backing);
+                for _ in 0..SETTLING {
+                    if verdict != Verdict::Pending {
+                        break;
+                    }
+                    thread::yield_now();
+                    verdict = self.monitor.check(range, reference.handle().backing);
+                }
+                if verdict != Verdict::Live {
+                    self.books.invalidate_slot(slot);
+                }
+                reference.release()
+            }
+            Err((_, last)) => last,
+        };
+        if last {
+            self.finish(number);
         }
     }
 }

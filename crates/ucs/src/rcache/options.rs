@@ -23,10 +23,14 @@ pub struct Options {
     pub max_bytes: u64,
     /// Registrations begin and end at multiples of this many bytes, a power of two; at least a page.
     pub alignment: usize,
+    /// Whether registrations of memory of files and of shared memory are kept: memfds, mapped files (the initialised data of programs
+    /// and libraries are such), anonymous memory shared with a fork's child. Nobody tells when somebody makes the file shorter or
+    /// punches a hole: so only if nobody does.
+    pub files: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { mode: Mode::Strict, max_regions: 16_384, max_bytes: 16 << 30, alignment: 4096 }
+        Self { mode: Mode::Strict, max_regions: 16_384, max_bytes: 16 << 30, alignment: 4096, files: false }
     }
 }

@@ -14,13 +14,18 @@ use std::thread::{self, Thread};
 
 use parking_lot::Mutex;
 
+use super::MemMonitor;
 use crate::fork::{self, Generation};
+use crate::mem::page::PageRange;
 use crate::sync::{AtomicBool, Ordering};
 
 /// What has stale registrations now and then.
 pub(super) trait Reclaim: Send + Sync {
     /// Deregisters what is stale and not in use.
     fn reclaim(&self);
+
+    /// Asks `monitor`, if it is this one's, whether what is registered in `range` is still what is mapped there, and ends what is not.
+    fn recheck(&self, range: PageRange, monitor: &dyn MemMonitor);
 }
 
 struct Reclaimer {
@@ -77,6 +82,20 @@ pub(super) fn enroll(cache: Weak<dyn Reclaim>) {
             Err(error) => tracing::warn!(%error, "stale registrations wait until their cache needs room"),
         }
     }
+}
+
+/// Has all caches with this monitor but the one at `own` look whether what they have in `range` is still mapped: before somebody has it
+/// watched anew. Of a few changes no event tells. The exact check finds them as long as what is mapped there now is not watched.
+pub(super) fn recheck(range: PageRange, monitor: &dyn MemMonitor, own: *const ()) {
+    let Some(reclaimer) = current() else { return };
+    let caches = reclaimer.caches.lock();
+    if caches.len() <= 1 {
+        return;
+    }
+    let others = caches.iter().filter(|cache| !ptr::addr_eq(cache.as_ptr(), own));
+    let others: Vec<_> = others.filter_map(Weak::upgrade).collect();
+    drop(caches);
+    others.iter().for_each(|cache| cache.recheck(range, monitor));
 }
 
 /// Wakes the thread: neither allocates nor waits, and may be called by the handler of memory events.

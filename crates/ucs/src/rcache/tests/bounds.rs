@@ -91,7 +91,8 @@ fn stale_ones_make_room() {
 #[test]
 fn no_room_at_all() {
     let world = World::new();
-    for options in [Options { max_regions: 0, ..Options::default() }, Options { max_bytes: 0, ..Options::default() }]
+    for options in
+        [Options { max_regions: 0, ..Options::default() }, Options { max_bytes: 0, ..Options::default() }]
     {
         let Ok(cache) = Cache::new(Counting(world), world, options) else { continue };
         assert!(page(&cache, 1).is_one_shot());
@@ -115,7 +116,8 @@ fn turned_off() {
 fn ranges_that_are_none() {
     let world = World::new();
     let cache = world.cache(Options::default());
-    for (address, len) in [(4096, 0), (usize::MAX, 1), (usize::MAX - 4096, 4096), (4096, usize::MAX), (0, 0)] {
+    for (address, len) in [(4096, 0), (usize::MAX, 1), (usize::MAX - 4096, 4096), (4096, usize::MAX), (0, 0)]
+    {
         assert_eq!(cache.get(address, len, Read).unwrap_err(), GetError::BadRange { address, len });
     }
     assert_eq!(world.counts(), (0, 0));

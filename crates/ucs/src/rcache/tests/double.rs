@@ -98,7 +98,8 @@ impl World {
             self.tell(pages(1 << 20, (1 << 20) + 1));
         }
         let mut script = self.script.lock();
-        let step = if script.front().is_some_and(|(next, _)| *next == at) { script.pop_front() } else { None };
+        let step =
+            if script.front().is_some_and(|(next, _)| *next == at) { script.pop_front() } else { None };
         drop(script);
         if let Some((_, step)) = step {
             step(self);

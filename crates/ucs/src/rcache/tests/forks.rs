@@ -56,18 +56,21 @@ fn a_child_s_own_cache_is_reclaimed() {
     for round in 0..20 {
         (0..50).for_each(|number| drop(get(&cache, pages(2 * number, 2 * number + 1), ReadWrite)));
         parents.replace(PageRange::everything());
-        assert!(in_child(|| {
-            let world = World::new();
-            let cache = world.cache(Options::default());
-            drop(get(&cache, pages(0, 1), ReadWrite));
-            world.replace(pages(0, 1));
-            for _ in 0..20_000 {
-                if world.counts() == (1, 1) {
-                    return true;
+        assert!(
+            in_child(|| {
+                let world = World::new();
+                let cache = world.cache(Options::default());
+                drop(get(&cache, pages(0, 1), ReadWrite));
+                world.replace(pages(0, 1));
+                for _ in 0..20_000 {
+                    if world.counts() == (1, 1) {
+                        return true;
+                    }
+                    std::thread::sleep(std::time::Duration::from_millis(1));
                 }
-                std::thread::sleep(std::time::Duration::from_millis(1));
-            }
-            false
-        }), "round {round}");
+                false
+            }),
+            "round {round}"
+        );
     }
 }

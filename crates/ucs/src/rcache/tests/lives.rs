@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::double::{At, World, get, pages, wait_until};
 use crate::mem::Access::ReadWrite;
 use crate::mem::page::{PageRange, page_size};
+use crate::monitor::Verdict;
 use crate::rcache::{Cache, Mode, Options, Registrar};
 
 #[test]
@@ -176,4 +177,19 @@ fn transports_may_call_the_cache() {
         assert!(region.is_one_shot(), "it changes each time it is made");
     }
     cache.purge();
+}
+
+/// A change that is not told of, as `shmdt` is: found by a cache before another has the new memory watched.
+#[test]
+fn caches_of_one_monitor_look_after_each_other() {
+    let world = World::new();
+    let [first, second] = [(); 2].map(|()| world.cache(Options::default()));
+    let all: Vec<_> = (0..100).map(|number| get(&first, pages(number, number + 1), ReadWrite)).collect();
+    world.verdicts.lock().extend([Verdict::Pending, Verdict::Replaced]);
+    let ids: Vec<_> = all.iter().map(|region| region.id).collect();
+    drop(all);
+    drop(get(&second, pages(0, 100), ReadWrite));
+    wait_until("the first that was asked for is ended", || !world.is_live(ids[0]));
+    assert!(ids[1..].iter().all(|id| world.is_live(*id)), "the others are what is mapped");
+    assert_eq!((first.len(), first.stats().invalidations), (99, 1));
 }

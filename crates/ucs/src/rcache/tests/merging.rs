@@ -12,7 +12,11 @@ fn what_overlaps_becomes_one() {
     let cache = world.cache(Options::default());
     let first = get(&cache, pages(0, 2), ReadWrite);
     let merged = get(&cache, pages(1, 3), Read);
-    assert_eq!((merged.range(), merged.access), (Some(pages(0, 3)), ReadWrite), "all that the older one could");
+    assert_eq!(
+        (merged.range(), merged.access),
+        (Some(pages(0, 3)), ReadWrite),
+        "all that the older one could"
+    );
     assert!(world.is_live(first.id), "in use");
     let old = first.id;
     drop(first);
@@ -45,8 +49,7 @@ fn what_cannot_be_merged_is_made_as_asked() {
     let world = World::new();
     let cache = world.cache(Options::default());
     drop(get(&cache, pages(0, 2), Read));
-    *world.refuse.lock() =
-        Some(Box::new(|range, access| access == ReadWrite && range.overlaps(pages(0, 1))));
+    *world.refuse.lock() = Some(Box::new(|range, access| access == ReadWrite && range.overlaps(pages(0, 1))));
     let region = get(&cache, pages(1, 3), ReadWrite);
     assert_eq!((region.range(), region.access, region.is_one_shot()), (Some(pages(1, 3)), ReadWrite, false));
     let error = cache.get(pages(0, 1).start(), 1, ReadWrite).unwrap_err();

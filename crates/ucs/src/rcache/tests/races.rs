@@ -31,6 +31,22 @@ fn a_check_that_is_fooled_is_no_hit() {
     }
 }
 
+/// Who announces a change himself does so without a sequence number: then the state is the only witness.
+#[test]
+fn announced_during_the_check() {
+    let world = World::new();
+    let cache = world.cache(Options::default());
+    let old = get(&cache, pages(0, 2), ReadWrite).id;
+    world.then(At::Check, |world| {
+        world.page.fetch_add(1, Ordering::SeqCst);
+        world.tell(pages(1, 2));
+    });
+    let region = get(&cache, pages(0, 2), ReadWrite);
+    assert_ne!(region.id, old);
+    assert_eq!((region.page, region.is_one_shot(), cache.stats().hits), (world.mapped(), false, 0));
+    wait_until("the old one is ended", || !world.is_live(old));
+}
+
 /// As above, but the sequence number is the only witness: the event was read and applied, to nobody, before the index knew of it.
 #[test]
 fn any_event_during_the_check_makes_it_look_again() {
@@ -54,7 +70,7 @@ fn what_the_check_says_counts() {
     assert_ne!(get(&cache, pages(0, 2), ReadWrite).id, old);
     let stats = cache.stats();
     assert_eq!((stats.pending, stats.replaced, stats.invalidations, stats.one_shots), (2, 1, 1, 0));
-    assert!(!world.is_live(old), "ended at once, for nobody used it");
+    wait_until("it is ended, for nobody used it", || !world.is_live(old));
 }
 
 /// An event in each phase of making: what is answered holds what is mapped, and what was made before is ended.
