@@ -1,0 +1,113 @@
+//! The monitor stands still, has to share, or cannot be had.
+//!
+//! # Safety
+//! A second userfaultfd watches memory of ours in a mode that is never armed: it changes nothing for who uses that memory.
+
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use testkit::{Deny, deny};
+use ucs::monitor::{Active, Monitor};
+use ucs::rcache::Mode;
+
+use crate::world::{Memory, PAGE, World, tag, wait_until};
+
+const LEN: usize = 4 * PAGE;
+
+/// Another userfaultfd, as CRIU, QEMU or a JVM has one. Numbers: `include/uapi/linux/userfaultfd.h`.
+fn another() -> Option<OwnedFd> {
+    const UFFD_USER_MODE_ONLY: libc::c_long = 1;
+    const UFFDIO_API: libc::c_ulong = 0xc018_aa3f;
+    // SAFETY: a new descriptor.
+    let fd =
+        unsafe { libc::syscall(libc::SYS_userfaultfd, UFFD_USER_MODE_ONLY | i64::from(libc::O_CLOEXEC)) };
+    let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0)?;
+    // SAFETY: just opened, and nobody else's.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    let mut api = [0xaa_u64, 0, 0];
+    // SAFETY: `struct uffdio_api`, which is written.
+    let answer = unsafe { libc::ioctl(fd.as_raw_fd(), UFFDIO_API, api.as_mut_ptr()) };
+    (answer == 0).then_some(fd)
+}
+
+fn watch(fd: &OwnedFd, memory: &Memory) {
+    const UFFDIO_REGISTER: libc::c_ulong = 0xc020_aa00;
+    const MODE_WP: u64 = 2;
+    let mut register = [memory.address(0) as u64, memory.len() as u64, MODE_WP, 0];
+    // SAFETY: `struct uffdio_register`, of memory of ours.
+    let answer = unsafe { libc::ioctl(fd.as_raw_fd(), UFFDIO_REGISTER, register.as_mut_ptr()) };
+    assert_eq!(answer, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// 31: memory that another userfaultfd has: registered for one use each time, and seen as it is.
+pub(crate) fn t31_another_userfaultfd() {
+    let world = World::new();
+    let Some(other) = another() else {
+        return crate::world::skip("there is no userfaultfd", "allow the system call");
+    };
+    let memory = Memory::new(LEN);
+    watch(&other, &memory);
+    for _ in 0..200 {
+        assert!(world.agree(&memory, 0, LEN), "of nobody's changes are told");
+        memory.drop_pages(0, LEN);
+    }
+    assert_eq!((world.cache.len(), world.cache.stats().hits), (0, 0));
+    assert_eq!(world.cache.mode(), Mode::Strict, "other memory can be watched");
+    let elsewhere = Memory::new(LEN);
+    world.agree_cached(&elsewhere, 0, LEN);
+    // It lets go: from then on this memory is cached.
+    drop(other);
+    world.agree_cached(&memory, 0, LEN);
+    memory.unmap_and_map(0, LEN);
+    world.agree(&memory, 0, LEN);
+}
+
+/// 33: the handler stands still for a second: nobody waits for it but who unmaps, and all is seen as it is.
+pub(crate) fn t33_the_handler_stands_still() {
+    let world = World::new();
+    let memory = Memory::new(2 * LEN);
+    world.agree_cached(&memory, 0, 2 * LEN);
+    Monitor::process().slow_down(Duration::from_secs(1));
+    memory.unmap_and_map(0, LEN); // is read, and applied in a second
+    let begin = Instant::now();
+    let mut rounds = 0_u64;
+    while !Monitor::process().seq().is_multiple_of(2) {
+        assert!(begin.elapsed() < Duration::from_secs(30));
+        let value = tag();
+        memory.write(0, value);
+        memory.write(LEN, value + 1);
+        assert_eq!(world.dma(memory.address(0), LEN), Some(value));
+        assert_eq!(world.dma(memory.address(LEN), LEN), Some(value + 1));
+        rounds += 1;
+    }
+    let stats = world.cache.stats();
+    assert!(rounds > 10 && stats.one_shots > rounds, "{rounds}: {stats:?}");
+    Monitor::process().slow_down(Duration::ZERO);
+    wait_until("all is told", || Monitor::process().seq().is_multiple_of(2));
+    world.agree_cached(&memory, 0, 2 * LEN);
+    world.ends_empty();
+}
+
+/// 34: no userfaultfd, as in a container, and no hooks: nothing is kept, and all is seen as it is.
+pub(crate) fn t34_no_userfaultfd() {
+    if testkit::is_root() {
+        testkit::drop_to_uid(65_534, 65_534).unwrap(); // /dev/userfaultfd is root's
+    }
+    deny(&[Deny::eperm(libc::SYS_userfaultfd)]);
+    let world = World::new();
+    let memory = Memory::new(LEN);
+    let one_shot = world.agree(&memory, 0, LEN);
+    if matches!(Monitor::process().mode(), Active::Uffd { .. }) {
+        return crate::world::skip("/dev/userfaultfd can be opened", "run as a user who may not open it");
+    }
+    assert!(one_shot && world.cache.mode() == Mode::Off);
+    for _ in 0..1_000 {
+        assert!(world.agree(&memory, 0, LEN));
+        memory.unmap_and_map(0, LEN);
+    }
+    let stats = world.cache.stats();
+    assert_eq!((world.cache.len(), stats.hits, stats.one_shots, stats.checks), (0, 0, stats.gets, 0));
+    assert_eq!(world.nic.registrations(), 0);
+}
