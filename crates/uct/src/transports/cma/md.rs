@@ -297,7 +297,9 @@ impl CmaAttachment {
         let stale = |why| Err(AccessError::Stale { done, why });
         match stopped.why {
             Why::AnotherProcess => stale(StaleReason::ExporterGone),
-            Why::Errno(Errno::SRCH) if self.peer.process().ends_within(DYING) => stale(StaleReason::ExporterGone),
+            Why::Errno(Errno::SRCH) if self.peer.process().ends_within(DYING) => {
+                stale(StaleReason::ExporterGone)
+            }
             Why::Errno(Errno::SRCH) => Err(AccessError::Unsupported {
                 why: "the exporter's main thread has ended, and the kernel reaches a process's memory by that",
             }),
