@@ -184,7 +184,8 @@ fn mappings() -> usize {
     std::fs::read_to_string("/proc/self/maps").unwrap().lines().count()
 }
 
-/// 36: far more scattered ranges than a process may have mappings (vm.max_map_count).
+/// 36: more scattered ranges than a cache keeps. Each splits the mapping it is in, for good, as watching never ends: this many leave room
+/// under vm.max_map_count.
 pub(crate) fn t36_scattered_regions() {
     const REGIONS: usize = 20_000;
     let (live, most) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
