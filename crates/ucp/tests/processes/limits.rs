@@ -121,7 +121,9 @@ pub fn dpu_at_limits() {
     role::send(format!("{} descriptors", needed.unwrap()).as_bytes());
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: u64 = statm.split(' ').next().unwrap().parse().unwrap();
-    with_rlimit(Resource::As, pages * 4096 + (64 << 20), || {
+    // Room for a thread that is just starting: its stack, and an arena of malloc's (64 MiB, at first twice that). Without its stack for
+    // signals the standard library ends the process.
+    with_rlimit(Resource::As, pages * 4096 + (256 << 20), || {
         // Without cma there is an error; with it there is no need of a mapping.
         match ctx.mem_import(&second) {
             Ok(import) => {
