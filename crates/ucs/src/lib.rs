@@ -9,6 +9,8 @@
 //! | [`sync`] | atomics, swapped for loom's when models are checked |
 //! | [`mem`] | the copy kernel, page arithmetic, memfds |
 //! | [`monitor`] | being told when memory is unmapped or changed |
+//! | [`rcache`] | registrations that behave as if bound to the address |
+//! | [`signals`] | threads that the application's signals leave alone |
 //! | [`fork`] | knowing that one is a fork's child |
 
 #![deny(unsafe_code)]
@@ -19,6 +21,7 @@ pub mod log;
 pub mod mem;
 pub mod monitor;
 pub mod rcache;
+pub mod signals;
 pub mod status;
 pub mod sync;
 pub mod time;

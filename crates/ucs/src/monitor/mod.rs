@@ -104,8 +104,6 @@ use self::seq::Seq;
 use self::sinks::Sinks;
 use self::suspects::Suspects;
 use self::uffd::Uffd;
-#[allow(unused_imports)] // for other threads of this crate's
-pub(crate) use self::uffd::thread::with_signals_blocked;
 use self::windows::Windows;
 use crate::fork::{self, Generation};
 use crate::mem::page::PageRange;

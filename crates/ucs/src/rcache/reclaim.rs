@@ -71,7 +71,7 @@ pub(super) fn enroll(cache: Weak<dyn Reclaim>) {
     caches.retain(|cache| cache.strong_count() > 0);
     caches.push(cache);
     if reclaimer.thread.get().is_none() {
-        let started = crate::monitor::with_signals_blocked(|| {
+        let started = crate::signals::with_signals_blocked(|| {
             thread::Builder::new().name("rucx-reclaim".to_owned()).spawn(move || reclaimer.run())
         });
         match started {

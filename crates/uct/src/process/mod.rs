@@ -190,15 +190,6 @@ impl AsFd for Process {
     }
 }
 
-/// Runs `f` with all signals blocked: a thread that it starts has them blocked for ever, so that the application's handlers run on
-/// the application's threads.
-pub fn with_signals_blocked<R>(f: impl FnOnce() -> R) -> R {
-    let before = sys::block_signals();
-    let result = f();
-    sys::restore_signals(&before);
-    result
-}
-
 /// Field 22 of the file `stat` in a process's directory (`proc_pid_stat(5)`).
 fn start_time(directory: &str) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("{directory}/stat")).ok()?;

@@ -1,11 +1,10 @@
-//! The socket option and the signal mask that rustix does not have.
+//! The socket options that rustix does not have.
 //!
 //! # Safety
 //! Each call gets pointers to locals that live through it, of the types the man pages name.
 
 #![allow(unsafe_code)]
 
-use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::io::Errno;
@@ -54,22 +53,4 @@ pub(super) fn peer_pid(socket: BorrowedFd<'_>) -> Result<i32, Errno> {
 
 fn last_error() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
-}
-
-/// Blocks all signals in this thread (`pthread_sigmask(3)`); answers which were blocked before.
-pub(super) fn block_signals() -> libc::sigset_t {
-    let mut all = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: sigfillset initialises the set it is given.
-    unsafe { libc::sigfillset(all.as_mut_ptr()) };
-    let mut before = all;
-    // SAFETY: both sets are initialised, the second as a copy of the first; pthread_sigmask writes the old mask to it.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
-    // SAFETY: initialised, by the copy if not by the call.
-    unsafe { before.assume_init() }
-}
-
-/// Blocks those signals and no others.
-pub(super) fn restore_signals(before: &libc::sigset_t) {
-    // SAFETY: the set is initialised; the old one is not asked for.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, std::ptr::null_mut()) };
 }

@@ -255,7 +255,7 @@ impl Service {
             });
             let mut events = Events::new(Arc::clone(&shared), Arc::clone(&self.exports));
             // A thread begins with the signals of the one that starts it blocked.
-            let thread = crate::process::with_signals_blocked(|| {
+            let thread = ucs::signals::with_signals_blocked(|| {
                 std::thread::Builder::new()
                     .name("rucx-service".to_owned())
                     .stack_size(256 << 10)

@@ -15,6 +15,7 @@ use rustix::io::Errno;
 
 use super::handler;
 use crate::monitor::Monitor;
+use crate::signals::with_signals_blocked;
 
 extern "C" fn main(monitor: *mut c_void) -> *mut c_void {
     // SAFETY: `spawn` passes a `&'static Monitor`.
@@ -55,31 +56,4 @@ pub(in crate::monitor) fn spawn(monitor: &Monitor) -> Result<(), Errno> {
     // SAFETY: initialised, and used no more.
     unsafe { libc::pthread_attr_destroy(attributes) };
     spawned
-}
-
-/// Runs `f` with all signals blocked: a thread that it starts has them blocked for ever, so that the application's handlers run on
-/// the application's threads.
-pub(crate) fn with_signals_blocked<R>(f: impl FnOnce() -> R) -> R {
-    let before = block_signals();
-    let result = f();
-    restore_signals(&before);
-    result
-}
-
-/// Blocks all signals in this thread (`pthread_sigmask(3)`), and so in those it makes; answers which were blocked before.
-fn block_signals() -> libc::sigset_t {
-    let mut all = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: sigfillset initialises the set it is given.
-    unsafe { libc::sigfillset(all.as_mut_ptr()) };
-    let mut before = all;
-    // SAFETY: both sets are initialised, the second as a copy of the first; pthread_sigmask writes the old mask to it.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
-    // SAFETY: initialised, by the copy if not by the call.
-    unsafe { before.assume_init() }
-}
-
-/// Blocks those signals and no others.
-fn restore_signals(before: &libc::sigset_t) {
-    // SAFETY: the set is initialised; the old one is not asked for.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, ptr::null_mut()) };
 }

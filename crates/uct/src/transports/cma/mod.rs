@@ -6,7 +6,8 @@
 //! bounds, rights and epoch are kept by the importer's library.
 //!
 //! A pid is not a process. The process behind the socket is held by a pidfd; each read fetches, in the same system call and so from
-//! the same address space, the context's uuid from the exporter's memory, and each write is preceded by a read of it.
+//! the same address space, a fresh nonce that the importer has just written to the in-flight page which both share, and each write is
+//! preceded by a read of it.
 
 mod md;
 pub mod mkey;
