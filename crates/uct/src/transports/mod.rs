@@ -2,12 +2,16 @@
 
 #[cfg(feature = "cma")]
 pub mod cma;
+#[cfg(any(feature = "shm", feature = "cma"))]
+mod mkey;
 #[cfg(feature = "self")]
 pub mod self_;
 #[cfg(feature = "shm")]
 pub mod shm;
 
 use crate::api::Component;
+#[cfg(any(feature = "shm", feature = "cma"))]
+use crate::api::OpenError;
 
 /// All transports of this build, the most direct first.
 #[must_use]
@@ -20,6 +24,15 @@ pub fn components() -> &'static [&'static dyn Component] {
         #[cfg(feature = "cma")]
         &cma::CmaComponent,
     ]
+}
+
+/// This system's boot: the global id of memory domains that reach other processes of it.
+#[cfg(any(feature = "shm", feature = "cma"))]
+fn this_boot() -> Result<[u8; 16], OpenError> {
+    crate::process::boot_id().ok_or(OpenError::Missing {
+        what: "/proc/sys/kernel/random/boot_id, which tells one system from another,",
+        remedy: "mount /proc",
+    })
 }
 
 /// Names in `UCX_TLS` that stand for several transports, as in C UCX.

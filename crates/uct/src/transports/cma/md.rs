@@ -27,6 +27,7 @@ use crate::process::vm::{self, Mapped};
 use crate::service::peers::GONE;
 use crate::service::server::name_of;
 use crate::service::{Exporter, Peer, Service};
+use crate::transports::mkey::readdress;
 
 /// How long it is waited for the end of an exporter whose main thread has ended: most often it was killed.
 const DYING: Duration = Duration::from_millis(250);
@@ -213,7 +214,7 @@ impl Memh for CmaMemh {
         self.service.serve()?;
         self.tracers.allow();
         let mut key = *self.key.get_or_init(|| self.key_of_an_export());
-        mkey::readdress(&mut key, export.claim());
+        readdress(&mut key, export.claim());
         out.copy_from_slice(&key);
         Ok(())
     }

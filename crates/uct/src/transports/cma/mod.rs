@@ -77,10 +77,6 @@ impl Component for CmaComponent {
     }
 
     fn open_md(&self, _resource: &MdResource, params: &MdParams) -> Result<Arc<dyn Md>, OpenError> {
-        let boot = crate::process::boot_id().ok_or(OpenError::Missing {
-            what: "/proc/sys/kernel/random/boot_id, which tells one system from another,",
-            remedy: "mount /proc",
-        })?;
-        Ok(Arc::new(CmaMd::new(boot, params)))
+        Ok(Arc::new(CmaMd::new(super::this_boot()?, params)))
     }
 }

@@ -20,6 +20,7 @@ use crate::memory::{AccessError, LocalMem, MappedView, Rights, StaleReason, chec
 use crate::service::peers::unsafe_memory;
 use crate::service::server::name_of;
 use crate::service::{Exporter, Link, Peer, Service};
+use crate::transports::mkey::readdress;
 
 /// The memory domain of `shm`: its global id is the system's boot.
 #[derive(Debug)]
@@ -208,7 +209,7 @@ impl Memh for ShmMemh {
                 *self.key.get_or_init(|| key)
             }
         };
-        mkey::readdress(&mut key, export.claim());
+        readdress(&mut key, export.claim());
         out.copy_from_slice(&key);
         Ok(())
     }

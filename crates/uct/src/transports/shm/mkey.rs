@@ -22,30 +22,16 @@
 //! 212 reserved u32 = 0
 //! ```
 
+use crate::export::Token;
 use crate::export::table::FileNumbers;
-use crate::export::{Claim, Token};
 use crate::process::Identity;
+use crate::transports::mkey::{is_in_directory, read_head, service_kind, write_head};
 use crate::wire::{NoRoom, Reader, Truncated, Writer};
 
 /// Bytes of a key.
 pub const LEN: usize = 216;
 /// Most bytes of a service name: `sun_path` of `unix(7)`.
 pub const NAME_MAX: usize = 108;
-
-/// An abstract unix socket.
-pub(crate) const BY_NAME: u8 = 1;
-/// And one in the directory that `UCX_SERVICE_DIR` names, on either side.
-pub(crate) const IN_DIRECTORY: u8 = 2;
-
-/// Where the two parts lie that differ from export to export.
-const SLOT: usize = 4;
-const TOKEN: usize = 48;
-
-/// Makes the key of one export that of another export of the same memory: writing it anew would take longer.
-pub(super) fn readdress(key: &mut [u8; LEN], claim: &Claim) {
-    key[SLOT..SLOT + 4].copy_from_slice(&claim.slot.to_le_bytes());
-    key[TOKEN..TOKEN + 16].copy_from_slice(claim.token.as_bytes());
-}
 
 /// The key's content; `S` is bytes, owned by those that were decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,16 +63,11 @@ impl<S: AsRef<[u8]>> Mkey<S> {
         let room = NoRoom { offset: 104, needed: service.len() };
         name.get_mut(..service.len()).ok_or(room)?.copy_from_slice(service);
         let len = u8::try_from(service.len()).map_err(|_| room)?;
-        let exporter = &self.exporter;
         let mut to = Writer::new(out);
-        to.u32(exporter.pid)?.u32(self.slot)?;
-        to.u64(exporter.pidfd_inode)?.u64(exporter.start_time)?;
-        to.u64(exporter.pid_ns)?.u64(exporter.net_ns)?.u64(exporter.user_ns)?;
-        to.bytes(self.token.as_bytes())?;
+        write_head(&mut to, &self.exporter, self.slot, &self.token)?;
         to.u64(self.region.1)?.u64(self.files.table.1)?.u64(self.files.vault.1)?;
         to.u32(self.region.0)?.u32(self.files.table.0)?.u32(self.files.vault.0)?;
-        let kind = if self.in_directory { BY_NAME | IN_DIRECTORY } else { BY_NAME };
-        to.u8(kind)?.u8(len)?.u16(0)?.bytes(&name)?.u32(0)?;
+        to.u8(service_kind(self.in_directory))?.u8(len)?.u16(0)?.bytes(&name)?.u32(0)?;
         Ok(())
     }
 }
@@ -104,19 +85,15 @@ impl Mkey {
     }
 
     fn read(from: &mut Reader<'_>) -> Result<Result<Self, &'static str>, Truncated> {
-        let (pid, slot) = (from.u32()?, from.u32()?);
-        let (pidfd_inode, start_time) = (from.u64()?, from.u64()?);
-        let (pid_ns, net_ns, user_ns) = (from.u64()?, from.u64()?, from.u64()?);
-        let token = Token::from_bytes(from.array()?);
+        let (exporter, slot, token) = read_head(from)?;
         let inodes = (from.u64()?, from.u64()?, from.u64()?);
         let fds = (from.u32()?, from.u32()?, from.u32()?);
         let (kind, len, reserved) = (from.u8()?, from.u8()?, from.u16()?);
         let name = from.bytes(NAME_MAX)?;
         let end = from.u32()?;
-        let in_directory = match kind {
-            BY_NAME => false,
-            kind if kind == BY_NAME | IN_DIRECTORY => true,
-            _ => return Ok(Err("unknown kind of service address")),
+        let in_directory = match is_in_directory(kind) {
+            Ok(in_directory) => in_directory,
+            Err(wrong) => return Ok(Err(wrong)),
         };
         let Some((service, padding)) = name.split_at_checked(usize::from(len)) else {
             return Ok(Err("the service name is too long"));
@@ -125,7 +102,7 @@ impl Mkey {
             return Ok(Err("a reserved byte is not zero"));
         }
         Ok(Ok(Self {
-            exporter: Identity { pid, pidfd_inode, start_time, pid_ns, net_ns, user_ns },
+            exporter,
             slot,
             token,
             region: (fds.0, inodes.0),

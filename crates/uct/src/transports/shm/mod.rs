@@ -88,10 +88,7 @@ impl Component for ShmComponent {
     }
 
     fn open_md(&self, _resource: &MdResource, params: &MdParams) -> Result<Arc<dyn Md>, OpenError> {
-        let boot = crate::process::boot_id().ok_or(OpenError::Missing {
-            what: "/proc/sys/kernel/random/boot_id, which tells one system from another,",
-            remedy: "mount /proc",
-        })?;
+        let boot = super::this_boot()?;
         let names: Vec<&str> = METHOD_NAMES.iter().map(|(name, _)| *name).collect();
         let allowed = params
             .config
