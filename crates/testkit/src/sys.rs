@@ -411,6 +411,14 @@ pub struct Counts {
     pub bytes: u64,
 }
 
+impl Counts {
+    /// All calls.
+    #[must_use]
+    pub fn calls(self) -> u64 {
+        self.allocs + self.frees
+    }
+}
+
 thread_local! {
     // Constant and without destructor: reading it neither allocates nor registers anything.
     static COUNTS: Cell<Counts> = const { Cell::new(Counts { allocs: 0, frees: 0, bytes: 0 }) };

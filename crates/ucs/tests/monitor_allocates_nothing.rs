@@ -1,43 +1,16 @@
 //! The handler of the memory monitor allocates nothing: threads that unmap memory wait for it, and one of them may hold the
 //! allocator's lock.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use testkit::alloc::{CountingAlloc, counts};
 use ucs::mem::Mapping;
 use ucs::mem::page::{PageRange, page_size};
 use ucs::monitor::{Change, Monitor, Sink};
 
-thread_local! {
-    static CALLS: Cell<u64> = const { Cell::new(0) };
-}
-
-/// The system's allocator, counting calls per thread.
-struct Counting;
-
-fn count() {
-    CALLS.with(|calls| calls.set(calls.get() + 1));
-}
-
-// SAFETY: every call goes on to `System`, which keeps the contract; counting neither allocates nor unwinds.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        count();
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOC: Counting = Counting;
+static ALLOC: CountingAlloc = CountingAlloc;
 
 /// Publishes what its thread has asked of the allocator so far, and, as a guard, asks something of it itself when told to.
 #[derive(Default)]
@@ -55,7 +28,7 @@ impl Sink for Canary {
         if self.allocate.load(Ordering::Relaxed) != 0 {
             drop(std::hint::black_box(Box::new(1)));
         }
-        self.calls.store(CALLS.with(Cell::get), Ordering::Release);
+        self.calls.store(counts().calls(), Ordering::Release);
         self.told.fetch_add(1, Ordering::Release);
     }
 }
@@ -102,10 +75,10 @@ fn windows_allocate_nothing() {
     let (monitor, canary) = (Monitor::process(), Arc::new(Canary::default()));
     let _subscription = monitor.subscribe(canary).expect("room");
     let map = Mapping::anonymous(page_size()).expect("memory");
-    let before = CALLS.with(Cell::get);
+    let before = counts().calls();
     let window = monitor.begin(pages(&map));
     assert!(monitor.in_window(pages(&map)));
     window.end();
     monitor.notify_unmap(pages(&map));
-    assert_eq!(CALLS.with(Cell::get), before);
+    assert_eq!(counts().calls(), before);
 }

@@ -1,48 +1,16 @@
 //! What allocates nothing: a thread that unmaps memory within the allocator waits for the handler.
-//!
-//! # Safety
-//! Each call of the allocator goes on to the system's.
 
-#![allow(unsafe_code)]
-
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use testkit::alloc::{CountingAlloc, counts};
 use ucs::mem::page::PageRange;
 use ucs::monitor::{Change, Monitor, Sink};
 
 use crate::world::{Memory, PAGE, World, wait_until};
 
-thread_local! {
-    static CALLS: Cell<u64> = const { Cell::new(0) };
-}
-
-/// The system's allocator, which counts calls by thread.
-struct Counting;
-
-fn count() {
-    CALLS.with(|calls| calls.set(calls.get() + 1));
-}
-
-// SAFETY: every call goes on to `System`, which keeps the contract; counting neither allocates nor unwinds.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        count();
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOC: Counting = Counting;
+static ALLOC: CountingAlloc = CountingAlloc;
 
 /// Looks on the handler's thread what that has asked of the allocator up to now.
 #[derive(Default)]
@@ -60,7 +28,7 @@ impl Sink for Canary {
         if self.allocates.load(Ordering::Relaxed) {
             drop(std::hint::black_box(Box::new(1)));
         }
-        self.calls.store(CALLS.with(Cell::get), Ordering::Relaxed);
+        self.calls.store(counts().calls(), Ordering::Relaxed);
         self.told.fetch_add(1, Ordering::Release);
     }
 }
@@ -103,11 +71,11 @@ pub(crate) fn t29_a_hit_allocates_nothing() {
     let memory = Memory::new(16 * PAGE);
     world.agree_cached(&memory, 0, 16 * PAGE);
     let hits = world.cache.stats().hits;
-    let before = CALLS.with(Cell::get);
+    let before = counts().calls();
     for at in 0..1_000 {
         let region = world.get(memory.address(at), PAGE);
         assert_eq!(world.nic.dma_out_u64(&region, memory.address(at & !7)), Ok(memory.read(at & !7)));
     }
-    assert_eq!(CALLS.with(Cell::get), before);
+    assert_eq!(counts().calls(), before);
     assert_eq!(world.cache.stats().hits, hits + 1_000);
 }
