@@ -4,12 +4,13 @@
 mod support;
 
 use std::io;
-use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::Arc;
 
 use rustix::process::{Resource, Rlimit, setrlimit};
 use serde_json::Value;
-use support::{finish, rucx, text};
+use support::{Change, changed, denying, finish, rucx, text};
+use testkit::Deny;
 
 /// What it prints, after the exit status was compared.
 fn printed(command: &mut Command, code: i32) -> String {
@@ -186,54 +187,35 @@ fn help_has_examples_and_hides_the_probe() {
 #[test]
 fn low_limits_are_told() {
     let mut command = rucx(&["info", "-s", "--json"]);
-    let low = || limit(Resource::Nofile, 64).and_then(|()| limit(Resource::Fsize, 8 << 20));
-    // SAFETY: setrlimit(2) may be called between fork and exec.
-    unsafe { command.pre_exec(low) };
-    let document = json(&mut command, 0);
+    let low: Change = Arc::new(|| limit(Resource::Nofile, 64).and_then(|()| limit(Resource::Fsize, 8 << 20)));
+    let document = json(changed(&mut command, &low), 0);
     for (key, value) in [("rlimit_nofile", "64"), ("rlimit_fsize", "8 MiB")] {
         let row = row(&document, key);
         assert!(row["state"] == "limited" && string(row, "value").starts_with(value), "{row}");
     }
 }
 
-/// What a process does to itself before it becomes the command.
-type Change = fn() -> io::Result<()>;
-
 #[test]
 fn where_nothing_can_be_exported_no_transport_is_good() {
-    let too_small = || limit(Resource::Fsize, (4 << 20) - 1);
-    let no_memfd = || filter(libc::SYS_acct, libc::SYS_memfd_create);
-    let causes: [(&str, Change); 2] = [("RLIMIT_FSIZE", too_small), ("memfd_create", no_memfd)];
-    for (cause, change) in causes {
+    let too_small: Change = Arc::new(|| limit(Resource::Fsize, (4 << 20) - 1));
+    let no_memfd = denying(&[Deny::eperm(libc::SYS_memfd_create)]);
+    for (cause, change) in [("RLIMIT_FSIZE", &too_small), ("memfd_create", &no_memfd)] {
         for args in [&["info"][..], &["info", "-d"]] {
-            let mut command = rucx(args);
-            // SAFETY: setrlimit(2) and prctl(2) may be called between fork and exec; nothing is allocated.
-            unsafe { command.pre_exec(change) };
-            let page = printed(&mut command, 1);
+            let page = printed(changed(&mut rucx(args), change), 1);
             let told = joined(&page);
             for name in ["shm", "cma"] {
                 let line = format!("✗{name}inuse,butnothingcanbeexported:{cause}(seerucxinfo-s)");
                 assert!(told.contains(&line) || told.contains(&format!("{name}notinuse")), "{page}");
             }
         }
-        let mut command = rucx(&["info", "--json"]);
-        // SAFETY: as above.
-        unsafe { command.pre_exec(change) };
-        let document = json(&mut command, 1);
+        let document = json(changed(&mut rucx(&["info", "--json"]), change), 1);
         assert!(string(&list(&document, "devices")[0], "export_fault").contains(cause), "{document}");
         // Which is true.
         let handle = tempfile::tempdir().unwrap().path().join("handle");
         let mut command = rucx(&["export", "--heap", "--size", "4K", "--for", "10ms", "--out"]);
-        // SAFETY: as above.
-        unsafe { command.arg(handle).pre_exec(change) };
-        printed(&mut command, 1);
+        printed(changed(command.arg(handle), change), 1);
     }
-    let page = joined(&{
-        let mut command = rucx(&["info", "-s"]);
-        // SAFETY: as above.
-        unsafe { command.pre_exec(no_memfd) };
-        printed(&mut command, 1)
-    });
+    let page = joined(&printed(changed(&mut rucx(&["info", "-s"]), &no_memfd), 1));
     assert!(page.contains("nottried:memfd_createisrefused"), "{page}");
 }
 
@@ -267,40 +249,11 @@ fn limit(resource: Resource, value: u64) -> io::Result<()> {
     Ok(setrlimit(resource, Rlimit { current: Some(value), maximum: Some(value) })?)
 }
 
-/// A filter that kills whoever makes one call, and answers EPERM to another (`seccomp(2)`).
-fn filter(kills: libc::c_long, denies: libc::c_long) -> io::Result<()> {
-    const LOAD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
-    const JUMP_EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
-    const ANSWER: u16 = 0x06; // BPF_RET | BPF_K
-    let number = |call: libc::c_long| u32::try_from(call).unwrap_or(u32::MAX);
-    let line = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
-    let mut program = [
-        line(LOAD, 0, 0, 0), // the number of the call
-        line(JUMP_EQUAL, 2, 0, number(kills)),
-        line(JUMP_EQUAL, 2, 0, number(denies)),
-        line(ANSWER, 0, 0, libc::SECCOMP_RET_ALLOW),
-        line(ANSWER, 0, 0, libc::SECCOMP_RET_KILL_PROCESS),
-        line(ANSWER, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM.unsigned_abs()),
-    ];
-    let program = libc::sock_fprog { len: 6, filter: program.as_mut_ptr() };
-    // SAFETY: these arguments are numbers.
-    if unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let mode = libc::SECCOMP_MODE_FILTER;
-    // SAFETY: the program and its lines live through the call.
-    if unsafe { libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
-}
-
 #[test]
 fn a_filter_that_kills_is_survived_and_named() {
-    let mut command = rucx(&["info", "-s", "--json"]);
-    // SAFETY: prctl(2) may be called between fork and exec; nothing is allocated.
-    unsafe { command.pre_exec(|| filter(libc::SYS_process_vm_readv, libc::SYS_userfaultfd)) };
-    let document = json(&mut command, 0);
+    let readv = Deny { call: libc::SYS_process_vm_readv, argument: None, errno: None };
+    let filter = denying(&[readv, Deny::eperm(libc::SYS_userfaultfd)]);
+    let document = json(changed(&mut rucx(&["info", "-s", "--json"]), &filter), 0);
     let seccomp = row(&document, "seccomp");
     assert!(string(seccomp, "value").contains("filter"), "{seccomp}");
     for call in ["process_vm_readv", "userfaultfd"] {

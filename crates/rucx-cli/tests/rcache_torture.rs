@@ -3,15 +3,14 @@
 #[allow(dead_code)] // what the tests of other commands need beside
 mod support;
 
-use std::io;
-use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::OnceLock;
 
 use parking_lot::{Mutex, MutexGuard};
 use rustix::process::Signal;
 use serde_json::Value;
-use support::{Running, finish, rucx, text};
+use support::{Running, changed, denying, finish, rucx, text};
+use testkit::Deny;
 
 fn torture(args: &[&str]) -> Command {
     rucx(&[&["rcache-torture"], args].concat())
@@ -231,94 +230,42 @@ fn interrupted_it_reports_what_it_has() {
     assert!(page.contains("interrupted; corrupted: 0 of"), "{page}");
 }
 
-/// What a process does to itself before it becomes the command.
-type Change = fn() -> io::Result<()>;
-
 #[test]
 fn what_is_denied_is_told_with_the_remedy() {
     let _turn = turn();
     // Where one is denied already, what is said is the same.
-    let userfaultfd: Change = || filter(&[(libc::SYS_userfaultfd, None), (libc::SYS_ioctl, Some(0xAA00))]);
-    let io_uring: Change = || filter(&[(libc::SYS_io_uring_setup, None)]);
+    // USERFAULTFD_IOC_NEW, on /dev/userfaultfd.
+    let new_by_device = Deny { argument: Some((1, 0xAA00)), ..Deny::eperm(libc::SYS_ioctl) };
+    let userfaultfd = denying(&[Deny::eperm(libc::SYS_userfaultfd), new_by_device]);
+    let io_uring = denying(&[Deny::eperm(libc::SYS_io_uring_setup)]);
     for (change, parts) in [
-        (userfaultfd, ["nothing tells of changes", "userfaultfd is denied", "allow the system call"]),
-        (io_uring, ["no page-bound NIC", "io_uring_setup", "seccomp"]),
+        (&userfaultfd, ["nothing tells of changes", "userfaultfd is denied", "allow the system call"]),
+        (&io_uring, ["no page-bound NIC", "io_uring_setup", "seccomp"]),
     ] {
         for args in
             [&["--seconds", "1"][..], &["--seconds", "1", "--quiet"], &["--seconds", "1", "--scheme", "all"]]
         {
-            let mut command = torture(args);
-            // SAFETY: prctl(2) may be called between fork and exec; nothing is allocated.
-            unsafe { command.pre_exec(change) };
             // The first of all schemes needs none.
             let is_denied_later = args.contains(&"all") && parts[1].contains("userfaultfd");
             if is_denied_later && !can_run() {
                 continue;
             }
-            let page = printed(&mut command, 1);
+            let page = printed(changed(&mut torture(args), change), 1);
             let joined: String = page.split_whitespace().collect();
             for part in parts {
                 assert!(joined.contains(&part.replace(' ', "")), "{part}: {page}");
             }
         }
     }
-    let mut command = torture(&["--json"]);
-    // SAFETY: as above.
-    unsafe { command.pre_exec(io_uring) };
-    let document: Value = serde_json::from_str(&printed(&mut command, 1)).expect("a JSON document");
+    let page = printed(changed(&mut torture(&["--json"]), &io_uring), 1);
+    let document: Value = serde_json::from_str(&page).expect("a JSON document");
     assert_eq!(document["ok"], false);
     assert!(document["error"]["remedy"].as_str().is_some_and(|remedy| !remedy.is_empty()), "{document}");
     // Without the kernel's events it can be shown what is wrong without them.
     if can_run() {
         let mut command = torture(&["--seconds", "1", "--unsafe-no-protection", "--quiet"]);
-        // SAFETY: as above.
-        unsafe { command.pre_exec(userfaultfd) };
-        printed(&mut command, 0);
+        printed(changed(&mut command, &userfaultfd), 0);
     }
-}
-
-/// A filter that answers EPERM to some calls, where asked only with that second argument (`seccomp(2)`).
-fn filter(calls: &[(libc::c_long, Option<u32>)]) -> io::Result<()> {
-    const LOAD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
-    const JUMP_EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
-    const ANSWER: u16 = 0x06; // BPF_RET | BPF_K
-    /// Where the lower half of the second argument is, on a little-endian machine.
-    const SECOND: u32 = 24;
-    let line = |code, jf, k| libc::sock_filter { code, jt: 0, jf, k };
-    let denied = line(ANSWER, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM.unsigned_abs());
-    let allowed = line(ANSWER, 0, libc::SECCOMP_RET_ALLOW);
-    let mut program = [allowed; 16];
-    let mut len = 0;
-    let mut push = |line| {
-        program[len] = line;
-        len += 1;
-    };
-    for (call, argument) in calls {
-        push(line(LOAD, 0, 0));
-        let call = u32::try_from(*call).unwrap_or(u32::MAX);
-        match argument {
-            None => push(line(JUMP_EQUAL, 1, call)),
-            Some(argument) => {
-                push(line(JUMP_EQUAL, 3, call));
-                push(line(LOAD, 0, SECOND));
-                push(line(JUMP_EQUAL, 1, *argument));
-            }
-        }
-        push(denied);
-    }
-    push(allowed);
-    let len = u16::try_from(len).unwrap_or(u16::MAX);
-    let program = libc::sock_fprog { len, filter: program.as_mut_ptr() };
-    // SAFETY: these arguments are numbers.
-    if unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let mode = libc::SECCOMP_MODE_FILTER;
-    // SAFETY: the program and its lines live through the call.
-    if unsafe { libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
 }
 
 #[test]

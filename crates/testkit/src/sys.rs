@@ -293,9 +293,10 @@ pub(crate) fn can_become_root() -> bool {
 ///
 /// # Errors
 /// Of the call that fails.
-pub(crate) fn set_filter(steps: &mut [libc::sock_filter]) -> io::Result<()> {
-    let len = u16::try_from(steps.len()).map_err(io::Error::other)?;
-    let program = libc::sock_fprog { len, filter: steps.as_mut_ptr() };
+pub(crate) fn set_filter(steps: &[libc::sock_filter]) -> io::Result<()> {
+    let len = u16::try_from(steps.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // Which the kernel only reads.
+    let program = libc::sock_fprog { len, filter: steps.as_ptr().cast_mut() };
     let (yes, no): (libc::c_ulong, libc::c_ulong) = (1, 0);
     // SAFETY: takes numbers only. Needed to set a filter without privileges.
     if unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, yes, no, no, no) } != 0 {

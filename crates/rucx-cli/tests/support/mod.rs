@@ -3,13 +3,15 @@
 #![allow(clippy::unwrap_used)] // what fails here is a failed test
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Output, Stdio};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+use testkit::{Deny, Filter};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -18,6 +20,23 @@ pub(crate) fn rucx(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rucx"));
     command.args(args).env_clear().env("LC_ALL", "C.UTF-8").stdin(Stdio::null());
     command
+}
+
+/// What a process does to itself before it becomes the command: system calls that may be made between fork and exec, and nothing that
+/// allocates.
+pub(crate) type Change = Arc<dyn Fn() -> io::Result<()> + Send + Sync>;
+
+/// Has the command's process change itself first.
+pub(crate) fn changed<'a>(command: &'a mut Command, change: &Change) -> &'a mut Command {
+    let change = Arc::clone(change);
+    // SAFETY: it does what may be done there, as its type demands.
+    unsafe { command.pre_exec(move || change()) }
+}
+
+/// Has system calls refused.
+pub(crate) fn denying(calls: &[Deny]) -> Change {
+    let filter = Filter::of(calls);
+    Arc::new(move || filter.set())
 }
 
 /// Runs it to its end; kills it when that takes too long.

@@ -128,7 +128,7 @@ pub fn filter_against_exporters() {
 /// Exports under a filter that kills whoever lets other processes trace it.
 pub fn host_that_must_not_be_traced() {
     let ptracer = u32::try_from(libc::PR_SET_PTRACER).unwrap();
-    deny(&[Deny { call: libc::SYS_prctl, first_argument: Some(ptracer), errno: None }]);
+    deny(&[Deny { call: libc::SYS_prctl, argument: Some((0, ptracer)), errno: None }]);
     let region = crate::roles::context().mem_map(ucp::MemMap::buffer(vec![0; 4096]).exported()).unwrap();
     role::send(region.memh_pack().unwrap().as_bytes());
 }
