@@ -21,7 +21,7 @@ use crate::monitor::{Backing, Change, Kind, Refused, Sink, Verdict};
 use crate::sync::{AtomicBool, Ordering};
 
 /// How often a registration is tried before it is made for one use: the memory there changes all the time.
-const TRIES: u32 = 8;
+const TRIES: u32 = 16;
 
 /// How often it is asked whether a registration made just now is settled, while other memory changes.
 const SETTLING: u32 = 64;
