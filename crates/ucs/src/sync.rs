@@ -15,6 +15,17 @@ pub use loom::sync::atomic::{
 /// A 64-bit word in memory that others see: std's, also under loom, whose atomics cannot lie in a mapping.
 pub type Word64 = std::sync::atomic::AtomicU64;
 
+/// A number of this thread's own, below 1024: threads that spread by it over several places seldom meet. 0 while the thread ends.
+#[inline]
+#[must_use]
+pub fn lane() -> usize {
+    static NEXT: Word64 = Word64::new(0);
+    thread_local! {
+        static LANE: usize = usize::try_from(NEXT.fetch_add(1, Ordering::Relaxed) % 1024).unwrap_or(0);
+    }
+    LANE.try_with(|lane| *lane).unwrap_or(0)
+}
+
 /// A 64-bit word that several parties, perhaps of several processes, read and write.
 ///
 /// Protocols over words in shared mappings are generic over this trait: loom's atomics cannot lie in shared memory, so a

@@ -1,6 +1,6 @@
 //! What the cache has done, in numbers.
 
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering, lane};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
@@ -105,15 +105,4 @@ impl Counters {
         let add = |sum: u64, lane: &Lane| sum.wrapping_add(lane.of(counter).load(Ordering::Relaxed));
         self.lanes.iter().fold(0, add)
     }
-}
-
-/// A number of this thread's own.
-#[inline]
-fn lane() -> usize {
-    use crate::sync::Word64;
-    static NEXT: Word64 = Word64::new(0);
-    thread_local! {
-        static LANE: usize = usize::try_from(NEXT.fetch_add(1, Ordering::Relaxed) % 1024).unwrap_or(0);
-    }
-    LANE.try_with(|lane| *lane).unwrap_or(0)
 }

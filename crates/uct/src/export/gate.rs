@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use ucs::fork::{self, Generation};
 use ucs::mem::{Mapping, SharedBytes};
-use ucs::sync::{AtomicBool, Ordering, Word64};
+use ucs::sync::{AtomicBool, Ordering, Word64, lane};
 
 use super::importers::claim_vault_slot;
 use super::{in_flight, wire};
@@ -32,16 +32,6 @@ impl PeerState {
     pub fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Acquire)
     }
-}
-
-/// A number of this thread's own, by which threads begin at different slots.
-#[inline]
-fn lane() -> usize {
-    static NEXT: Word64 = Word64::new(0);
-    thread_local! {
-        static LANE: usize = usize::try_from(NEXT.fetch_add(1, Ordering::Relaxed) % 1024).unwrap_or(0);
-    }
-    LANE.try_with(|lane| *lane).unwrap_or(0)
 }
 
 /// In-flight slots that this importer may use.
