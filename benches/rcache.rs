@@ -17,9 +17,10 @@ use std::sync::Arc;
 use rucx_benches::{Options, Standing, Standings, Target, interleave_timed, timed};
 use ucs::mem::page::PageRange;
 use ucs::mem::{Access, Mapping};
-use ucs::monitor::{Backing, Monitor, Refused, Sink, Verdict};
+use ucs::monitor::Monitor;
 use ucs::rcache::{self, Cache, MemMonitor, Mode, Registrar};
 use ucs::sync::{AtomicBool, Ordering, Word64};
+use uct_conformance::Blind;
 
 /// Registers nothing.
 struct Nothing;
@@ -33,31 +34,6 @@ impl Registrar for Nothing {
     }
 
     fn deregister(&self, _handle: usize) {}
-}
-
-/// Says yes to everything.
-struct Quiet;
-
-impl MemMonitor for Quiet {
-    fn subscribe(&'static self, _sink: Arc<dyn Sink>) -> Option<Box<dyn Send + Sync>> {
-        Some(Box::new(()))
-    }
-
-    fn watch(&self, _range: PageRange) -> Result<Backing, Refused> {
-        Ok(Backing::anonymous())
-    }
-
-    fn seq(&self) -> u64 {
-        0
-    }
-
-    fn check(&self, _range: PageRange, _backing: Backing) -> Verdict {
-        Verdict::Live
-    }
-
-    fn is_suspect(&self, _range: PageRange) -> bool {
-        false
-    }
 }
 
 const PAGE: usize = 4096;
@@ -116,7 +92,7 @@ fn measure(options: &Options) -> Standings {
         drop(black_box(cache.get(black_box(address), len, Access::Read).expect("registered")));
     };
 
-    let quiet = cache(&Quiet, Mode::Hooks, 2 * 100_000);
+    let quiet = cache(&Blind, Mode::Hooks, 2 * 100_000);
     (0..REGIONS).for_each(|number| get(&quiet, address(number), 100));
     row("hit, hot", Some(Target::Nanoseconds(10.0)), &mut |n| {
         (0..n).for_each(|_| get(&quiet, address(7), 100));
@@ -153,7 +129,7 @@ fn measure(options: &Options) -> Standings {
         (0..n).for_each(|_| get(&checked, at, 64 * PAGE));
     });
 
-    let misses = cache(&Quiet, Mode::Hooks, 1024);
+    let misses = cache(&Blind, Mode::Hooks, 1024);
     row("miss and invalidation", Some(Target::Nanoseconds(3000.0)), &mut |n| {
         for _ in 0..n {
             get(&misses, address(3), 100);

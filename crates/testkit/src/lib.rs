@@ -47,6 +47,7 @@
 //! | [`guard`] | buffers that end at a guard page, canaries |
 //! | [`limits`] | resource limits, dropping root |
 //! | [`deny`](mod@deny) | system calls refused, as by a container's profile |
+//! | [`forked`] | children of a plain fork |
 //! | [`alloc`] | counting allocations |
 //! | [`census`] | descriptors, mappings, names left behind |
 //! | [`seed`](mod@seed) | reproducible randomness |
@@ -59,6 +60,7 @@ pub mod alloc;
 pub mod census;
 pub mod child;
 pub mod deny;
+pub mod forked;
 mod frame;
 pub mod golden;
 pub mod guard;
@@ -73,6 +75,7 @@ pub use alloc::{CountingAlloc, count_allocs};
 pub use census::{leaves_nothing, mappings, open_fds};
 pub use child::{Child, Exit, RecvError, Role};
 pub use deny::{Deny, Filter, deny};
+pub use forked::{Forked, in_child};
 pub use guard::{Canary, GuardedBuf, assert_writes_exactly};
 pub use harness::{RoleFn, Test, expect_panic, main, skip};
 pub use limits::{drop_to_uid, is_root, with_rlimit};

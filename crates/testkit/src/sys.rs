@@ -310,6 +310,20 @@ pub(crate) fn set_filter(steps: &[libc::sock_filter]) -> io::Result<()> {
     }
 }
 
+/// Ends this process, and runs nothing that was to be run at its end (`_exit(2)`).
+pub(crate) fn end_at_once(code: i32) -> ! {
+    // SAFETY: takes a number.
+    unsafe { libc::_exit(code) }
+}
+
+/// Waits for the end of a child (`waitpid(2)`); its exit status, if it has one.
+pub(crate) fn exit_code(child: libc::pid_t) -> Option<i32> {
+    let mut status = 0;
+    // SAFETY: `status` outlives the call.
+    let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+    (waited == child && libc::WIFEXITED(status)).then(|| libc::WEXITSTATUS(status))
+}
+
 /// Sends SIGKILL to a process by number.
 pub(crate) fn kill_pid(pid: i32) {
     if pid > 1 {

@@ -226,25 +226,9 @@ fn wipe_on_fork(page: *mut libc::c_void, len: usize) -> bool {
 mod tests {
     use std::sync::Barrier;
 
-    use super::*;
+    use testkit::in_child;
 
-    /// What a child found, told by its exit code: it may call nothing that is not async-signal-safe.
-    fn in_child(fork: fn() -> libc::pid_t, check: impl Fn() -> bool) -> bool {
-        match fork() {
-            0 => {
-                let code = if check() { 0 } else { 1 };
-                // SAFETY: ends the child without running anything of the parent's.
-                unsafe { libc::_exit(code) }
-            }
-            child => {
-                assert!(child > 0, "fork: {}", std::io::Error::last_os_error());
-                let mut status = 0;
-                // SAFETY: waits for our own child; `status` outlives the call.
-                let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
-                waited == child && libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
-            }
-        }
-    }
+    use super::*;
 
     fn fork() -> libc::pid_t {
         // SAFETY: the child does only what is async-signal-safe.

@@ -45,6 +45,7 @@ mod alloc;
 mod attach;
 mod attr;
 mod bench;
+mod blind;
 mod capabilities;
 mod concurrent;
 mod exporter;
@@ -61,6 +62,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use testkit::{RoleFn, Test};
 
 pub use bench::Bench;
+pub use blind::Blind;
 pub use fixture::{Fixture, Place};
 
 /// Where a check is run.

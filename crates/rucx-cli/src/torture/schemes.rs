@@ -9,6 +9,7 @@ use std::thread;
 use ucs::mem::page::PageRange;
 use ucs::monitor::{Backing, Change, Monitor, Refused, Sink, Verdict};
 use ucs::rcache::MemMonitor;
+use uct_conformance::Blind;
 
 /// A way to keep a cache right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,32 +116,6 @@ impl Announce {
                 changed
             }
         }
-    }
-}
-
-/// Never tells of anything, and finds everything as it was.
-#[derive(Debug)]
-struct Blind;
-
-impl MemMonitor for Blind {
-    fn subscribe(&'static self, _: Arc<dyn Sink>) -> Option<Box<dyn Send + Sync>> {
-        Some(Box::new(()))
-    }
-
-    fn watch(&self, _: PageRange) -> Result<Backing, Refused> {
-        Ok(Backing::anonymous())
-    }
-
-    fn seq(&self) -> u64 {
-        0
-    }
-
-    fn check(&self, _: PageRange, _: Backing) -> Verdict {
-        Verdict::Live
-    }
-
-    fn is_suspect(&self, _: PageRange) -> bool {
-        false
     }
 }
 

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use ucs::monitor::Monitor;
 use ucs::rcache::{Options, Stats};
+use uct_conformance::Blind;
 
-use crate::world::{Blind, EventsOnly, Memory, PAGE, World};
+use crate::world::{EventsOnly, Memory, PAGE, World};
 
 struct Outcome {
     operations: u64,

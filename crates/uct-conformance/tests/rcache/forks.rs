@@ -8,6 +8,7 @@
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use testkit::Forked;
 use ucs::mem::Access;
 use ucs::rcache::GetError;
 
@@ -15,27 +16,10 @@ use crate::world::{Memory, PAGE, World, tag, wait_until};
 
 const LEN: usize = 8 * PAGE;
 
-/// Starts a child that runs `check`, and ends well if that says yes. Its number.
-fn fork(check: impl FnOnce() -> bool) -> i32 {
+/// Starts a child that runs `check`.
+fn fork(check: impl FnOnce() -> bool) -> Forked {
     // SAFETY: the C library's fork leaves its allocator usable in the child (module rule).
-    match unsafe { libc::fork() } {
-        0 => {
-            let code = i32::from(!check());
-            // SAFETY: ends the child without running anything of the parent's.
-            unsafe { libc::_exit(code) }
-        }
-        child => {
-            assert!(child > 0, "fork: {}", std::io::Error::last_os_error());
-            child
-        }
-    }
-}
-
-fn ended_well(child: i32) -> bool {
-    let mut status = 0;
-    // SAFETY: waits for a child of ours; `status` outlives the call.
-    let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
-    waited == child && libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
+    Forked::by(|| unsafe { libc::fork() }, check)
 }
 
 /// 16: after a fork the parent's pages stay the parent's, where it has written and where not.
@@ -59,7 +43,7 @@ pub(crate) fn t16_the_parent_writes_after_a_fork() {
         assert_eq!(world.nic.dma_out_u64(&in_use, memory.address(PAGE)), Ok(value + (1 << 50)));
         assert_eq!(world.dma(memory.address(0), PAGE), Some(value), "the child has unmapped a copy");
         world.agree(&memory, 0, LEN);
-        assert!(ended_well(child));
+        assert!(child.said_yes());
         world.agree(&memory, 0, LEN);
         assert!(world.cache.stats().hits > hits, "round {round}: a fork is no change of the parent's memory");
     }
@@ -97,7 +81,7 @@ pub(crate) fn t16_a_child_uses_the_library() {
         });
         let (world, held) = parents.as_ref().unwrap();
         world.agree(&memory, 0, LEN);
-        assert!(ended_well(child), "round {round}");
+        assert!(child.said_yes(), "round {round}");
         assert!(world.nic.is_registered(held));
         memory.unmap_and_map(0, PAGE);
         world.agree(&memory, 0, LEN);
@@ -139,7 +123,7 @@ pub(crate) fn t17_programs_are_started_meanwhile() {
                     unsafe { libc::execv(program.as_ptr(), arguments.as_ptr()) };
                     false
                 });
-                assert!(ended_well(child));
+                assert!(child.said_yes());
             }
             assert_eq!(world.nic.dma_out_u64(&region, own.address(0)), Ok(value));
         }

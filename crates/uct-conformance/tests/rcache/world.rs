@@ -48,32 +48,6 @@ pub(crate) fn tag() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// A monitor that never tells of anything, and finds everything as it was: what a cache without protection has.
-#[derive(Debug)]
-pub(crate) struct Blind;
-
-impl MemMonitor for Blind {
-    fn subscribe(&'static self, _: Arc<dyn Sink>) -> Option<Box<dyn Send + Sync>> {
-        Some(Box::new(()))
-    }
-
-    fn watch(&self, _: PageRange) -> Result<Backing, Refused> {
-        Ok(Backing::anonymous())
-    }
-
-    fn seq(&self) -> u64 {
-        0
-    }
-
-    fn check(&self, _: PageRange, _: Backing) -> Verdict {
-        Verdict::Live
-    }
-
-    fn is_suspect(&self, _: PageRange) -> bool {
-        false
-    }
-}
-
 /// The process's monitor, of which the cache uses the events only.
 #[derive(Debug)]
 pub(crate) struct EventsOnly;

@@ -144,7 +144,7 @@ fn try_connected(handle: &[u8], want_memory: bool) -> Result<Connected, uct::ser
     let key = Mkey::decode(&entry.mkey).unwrap();
     let deadline = ucs::time::Deadline::after(Duration::from_secs(5));
     let mut connection = uct::service::Connection::open(&key.service, &deadline)?;
-    let claim = claim_of(&content, &key);
+    let claim = claim_of(&content, (key.slot, key.token));
     let request = Request { sequence: 0, want_control: true, want_memory, uuid: content.context_uuid, claim };
     let granted = connection.ask(request, &deadline)?;
     assert_eq!(granted.memory.is_some(), want_memory);
@@ -153,14 +153,14 @@ fn try_connected(handle: &[u8], want_memory: bool) -> Result<Connected, uct::ser
     Ok((connection, page, claim.id))
 }
 
-fn claim_of(content: &Handle, key: &Mkey) -> uct::export::Claim {
+fn claim_of(content: &Handle, (slot, token): (u32, Token)) -> uct::export::Claim {
     uct::export::Claim {
-        slot: key.slot,
+        slot,
         id: content.registration_id,
         epoch: content.epoch,
         address: content.address,
         length: content.length,
-        token: key.token,
+        token,
     }
 }
 
@@ -215,14 +215,7 @@ pub fn memory_without_a_descriptor() {
     let content = Handle::decode(packed.as_bytes(), |_| true).unwrap();
     let entry = content.entries.iter().find(|entry| entry.component == CMA).unwrap();
     let key = cma::mkey::Mkey::decode(&entry.mkey).unwrap();
-    let claim = uct::export::Claim {
-        slot: key.slot,
-        id: content.registration_id,
-        epoch: content.epoch,
-        address: content.address,
-        length: content.length,
-        token: key.token,
-    };
+    let claim = claim_of(&content, (key.slot, key.token));
     let deadline = ucs::time::Deadline::after(Duration::from_secs(5));
     let name = name_of(&content.context_uuid);
     // The token counts first.
@@ -256,7 +249,7 @@ pub fn garbage_after_the_token_is_not_heard() {
     let content = Handle::decode(&exported, |_| true).unwrap();
     let entry = content.entries.iter().find(|entry| entry.component == SHM).unwrap();
     let key = Mkey::decode(&entry.mkey).unwrap();
-    let claim = claim_of(&content, &key);
+    let claim = claim_of(&content, (key.slot, key.token));
     let request =
         Request { sequence: 1, want_control: false, want_memory: true, uuid: content.context_uuid, claim };
     let socket = connect_to(&name);
@@ -286,7 +279,7 @@ pub fn hoarder() {
         want_control: false,
         want_memory: true,
         uuid: content.context_uuid,
-        claim: claim_of(&content, &key),
+        claim: claim_of(&content, (key.slot, key.token)),
     };
     let control = Request { want_control: true, ..request.clone() };
     let mut sockets = Vec::new();

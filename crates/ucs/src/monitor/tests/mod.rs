@@ -159,23 +159,10 @@ fn settled(monitor: &Monitor, range: PageRange, backing: Backing) -> Verdict {
     }
 }
 
-/// Runs `check` in a fork's child; whether it said yes. It must not panic or print.
+/// Whether `check` says yes in a fork's child, where it must not panic or print.
 fn in_child(check: impl Fn() -> bool) -> bool {
     // SAFETY: the C library's fork leaves its allocator usable in the child, which uses nothing else that was locked.
-    match unsafe { libc::fork() } {
-        0 => {
-            let code = if check() { 0 } else { 1 };
-            // SAFETY: ends the child without running anything of the parent's.
-            unsafe { libc::_exit(code) }
-        }
-        child => {
-            assert!(child > 0, "fork: {}", std::io::Error::last_os_error());
-            let mut status = 0;
-            // SAFETY: waits for our own child; `status` outlives the call.
-            let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
-            waited == child && libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
-        }
-    }
+    testkit::in_child(|| unsafe { libc::fork() }, check)
 }
 
 #[test]

@@ -13,20 +13,7 @@ use crate::rcache::{GetError, Options};
 /// Whether `check` says yes in a fork's child.
 fn in_child(check: impl FnOnce() -> bool) -> bool {
     // SAFETY: the C library's fork leaves its allocator usable in the child (module rule).
-    match unsafe { libc::fork() } {
-        0 => {
-            let code = i32::from(!check());
-            // SAFETY: ends the child without running anything of the parent's.
-            unsafe { libc::_exit(code) }
-        }
-        child => {
-            assert!(child > 0, "fork: {}", std::io::Error::last_os_error());
-            let mut status = 0;
-            // SAFETY: waits for our own child; `status` outlives the call.
-            let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
-            waited == child && libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
-        }
-    }
+    testkit::in_child(|| unsafe { libc::fork() }, check)
 }
 
 #[test]

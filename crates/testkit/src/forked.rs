@@ -1,0 +1,42 @@
+//! Children of a plain fork: they say yes or no by their exit status.
+
+use libc::pid_t;
+
+use crate::sys;
+
+/// A child that looks whether something holds, and ends.
+#[derive(Debug)]
+#[must_use = "a child is to be waited for"]
+pub struct Forked(pid_t);
+
+impl Forked {
+    /// Has `fork` make a child, which answers as `fork(2)`. The child calls `check` and ends without running anything of its parent's;
+    /// it may do there what whoever forks can answer for, and must not panic or print.
+    ///
+    /// # Panics
+    /// There is no child.
+    pub fn by(fork: impl FnOnce() -> pid_t, check: impl FnOnce() -> bool) -> Self {
+        match fork() {
+            0 => sys::end_at_once(i32::from(!check())),
+            child => {
+                assert!(child > 0, "fork: {}", std::io::Error::last_os_error());
+                Self(child)
+            }
+        }
+    }
+
+    /// Waits for its end; whether its check said yes.
+    #[must_use]
+    pub fn said_yes(self) -> bool {
+        let Self(child) = self;
+        sys::exit_code(child) == Some(0)
+    }
+}
+
+/// Whether `check` says yes in a child made by `fork`: [`Forked::by`].
+///
+/// # Panics
+/// There is no child.
+pub fn in_child(fork: impl FnOnce() -> pid_t, check: impl FnOnce() -> bool) -> bool {
+    Forked::by(fork, check).said_yes()
+}
