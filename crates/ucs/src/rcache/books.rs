@@ -218,8 +218,7 @@ impl<H> Books<H> {
                 State::Registering | State::Poisoned => busy = true,
                 State::Valid => {
                     let Some(other) = slot.range() else { return };
-                    busy |= other.contains(wanted)
-                        && (access == Access::Read || slot.access() == Access::ReadWrite);
+                    busy |= slot.serves(wanted, access);
                     plan.merges = true;
                     plan.range = union(plan.range, other);
                     if slot.access() == Access::ReadWrite {

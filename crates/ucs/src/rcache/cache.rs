@@ -225,9 +225,7 @@ impl<R: Registrar> Inner<R> {
             }
         };
         // It was valid: what the slot says belongs to this registration, as long as the reference is held.
-        let fits = slot.range().is_some_and(|range| range.contains(wanted))
-            && (slot.access() == Access::ReadWrite || access == Access::Read);
-        let found = if !fits {
+        let found = if !slot.serves(wanted, access) {
             Found::None
         } else if self.options.mode == Mode::Strict {
             self.books.counters.count(Counter::checks);

@@ -63,6 +63,13 @@ impl<H> Slot<H> {
         if self.writable.load(Ordering::Relaxed) { Access::ReadWrite } else { Access::Read }
     }
 
+    /// Whether a registration of it serves who wants that.
+    #[inline]
+    pub(super) fn serves(&self, wanted: PageRange, access: Access) -> bool {
+        self.range().is_some_and(|range| range.contains(wanted))
+            && (self.access() == Access::ReadWrite || access == Access::Read)
+    }
+
     /// Notes a hit, without writing when that is known.
     #[inline]
     pub(super) fn touch(&self) {
