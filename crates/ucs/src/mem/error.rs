@@ -169,7 +169,7 @@ fn memory_limit(wanted: u64) -> Option<Limit> {
     if size.saturating_add(wanted) > Limit::AddressSpace.value() {
         return Some(Limit::AddressSpace);
     }
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default().lines().count() as u64;
+    let maps = super::mappings().unwrap_or(0);
     // One map more than the count is allowed, and the vsyscall line is no map of the process.
     (maps.saturating_add(2) >= Limit::MapCount.value()).then_some(Limit::MapCount)
 }

@@ -63,6 +63,8 @@ counters! {
     watches,
     /// Those that were refused.
     refused,
+    /// Those for which whole mappings were watched: the process has many.
+    whole,
     /// Exact checks.
     checks,
     /// Those that found an event unread (EAGAIN).

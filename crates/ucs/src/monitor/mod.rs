@@ -55,7 +55,8 @@
 //! - The event of `MADV_DONTNEED` and its like comes *before* the pages go: [`Monitor::is_suspect`].
 //! - While the handler does not run, in a debugger that stops it for example, calls that unmap watched memory wait.
 //! - Nothing is ever unregistered: that costs a hundred times what registering costs. Memory that was watched once makes its
-//!   `munmap` a few microseconds slower.
+//!   `munmap` a few microseconds slower. A range that is watched splits the mapping it is in; when the process has half as many mappings
+//!   as `vm.max_map_count` allows, whole mappings are watched instead, which splits none.
 //! - No event is sent by `shmdt`, `shmat(SHM_REMAP)`, `MADV_GUARD_INSTALL`, `ftruncate`, hole punching or `mprotect`.
 //! - Processes that share this one's memory without being threads of it (`clone` with `CLONE_VM`, `vfork`) may unmap: that is told. They
 //!   are not looked at by [`Monitor::is_suspect`].
@@ -65,6 +66,7 @@
 //! | `uffd/` | the userfaultfd: its ioctls, its events, the handler and its thread |
 //! | `watch.rs` | having memory watched; the exact check |
 //! | `maps.rs` | what is mapped at an address |
+//! | `pieces.rs` | how many mappings that may cost |
 //! | `sinks.rs`, `windows.rs` | who is told; what is announced |
 //! | `suspects.rs`, `tasks.rs` | pages that may still be about to go; what threads are doing |
 //! | `arena.rs`, `process.rs` | the monitor's own memory; the one monitor, also after a fork |
@@ -75,6 +77,7 @@ mod arena;
 mod counters;
 mod fds;
 mod maps;
+mod pieces;
 mod process;
 mod seq;
 mod sinks;
@@ -100,6 +103,7 @@ pub use self::types::{Active, Backing, Change, Kind, Refused, Sink, SubscribeErr
 use self::arena::Arena;
 use self::counters::Counters;
 use self::maps::Maps;
+use self::pieces::Pieces;
 use self::seq::Seq;
 use self::sinks::Sinks;
 use self::suspects::Suspects;
@@ -118,6 +122,7 @@ pub struct Monitor {
     sinks: Sinks,
     windows: Windows,
     suspects: Suspects,
+    pieces: Pieces,
     counters: Counters,
     /// [`Active`], as a number.
     state: AtomicU32,
@@ -144,11 +149,16 @@ impl Monitor {
     }
 
     fn create(wp_async: bool, queries: bool) -> &'static Self {
+        Self::create_with(wp_async, queries, pieces::half_of_all)
+    }
+
+    fn create_with(wp_async: bool, queries: bool, share: fn() -> u64) -> &'static Self {
         let make = |arena, state: Active| Self {
             seq: Seq::new(),
             sinks: Sinks::new(),
             windows: Windows::new(),
             suspects: Suspects::new(),
+            pieces: Pieces::new(share),
             counters: Counters::new(),
             state: AtomicU32::new(state.encode()),
             wanted: AtomicU32::new(Wanted::Auto.encode()),

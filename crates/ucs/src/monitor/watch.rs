@@ -36,7 +36,10 @@ impl Monitor {
         // First registered, then looked at: whatever of it changes after the look is told. What was put into a hole in between is not
         // registered and looks as if it were: the exact check tells, which who relies on the answer asks afterwards.
         let hugetlb = match self.uffd() {
-            Some(uffd) => self.register(uffd, range)?,
+            Some(uffd) => match self.whole_mappings(range) {
+                Some(whole) => self.register(uffd, whole).or_else(|_| self.register(uffd, range))?,
+                None => self.register(uffd, range)?,
+            },
             None => false,
         };
         let layout = self.layout(range)?;
@@ -76,6 +79,21 @@ impl Monitor {
             },
             errno => Refused::Sys { call: "ioctl(UFFDIO_REGISTER)", errno },
         })
+    }
+
+    /// All of the mappings that `range` begins and ends in, if they are to be watched whole.
+    pub(super) fn whole_mappings(&self, range: PageRange) -> Option<PageRange> {
+        if !self.pieces.next_is_whole() {
+            return None;
+        }
+        let first = self.maps().extent(range.start()).ok()??;
+        let last = self.maps().extent(range.end() - 1).ok()??;
+        let whole = PageRange::new(first.start, last.end)?;
+        if self.arena.is_none_or(|arena| arena.all.overlaps(whole)) {
+            return None;
+        }
+        self.counters.whole.add(1);
+        Some(whole)
     }
 
     fn whole_huge_pages(&self, range: PageRange) -> Option<PageRange> {

@@ -17,7 +17,7 @@ pub enum Mode {
 pub struct Options {
     /// How a hit is checked.
     pub mode: Mode,
-    /// Most registrations. Each can cost two mappings of the process, which `vm.max_map_count` bounds (65,530 by default).
+    /// Most registrations. What is watched for them costs mappings of the process: half of `vm.max_map_count` at most.
     pub max_regions: u32,
     /// Most bytes that registrations nobody uses may keep.
     pub max_bytes: u64,

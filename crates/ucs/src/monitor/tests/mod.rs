@@ -11,6 +11,7 @@ mod checks;
 mod fails;
 mod forks;
 mod suspected;
+mod whole;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
