@@ -42,6 +42,9 @@ pub(crate) enum Action {
     Pipe { argv: &'static [&'static str], from: &'static str, into: &'static str },
 }
 
+/// Tests with the feature `hooks`: what calls of the C library go through then.
+const HOOKS: &[&[&str]] = &[&["-p", "ucs", "--features", "hooks", "--lib", "monitor::"]];
+
 /// Models checked by loom.
 const LOOM: &[&[&str]] = &[&["-p", "ucs", "-p", "uct", "--lib", "loom"]];
 
@@ -113,6 +116,27 @@ pub(crate) const STEPS: &[Step] = &[
         },
     },
     Step {
+        name: "clippy-all",
+        about: "the same, with all features",
+        slow: false,
+        minutes: 20,
+        action: Action::Command {
+            argv: &[
+                "cargo",
+                "clippy",
+                "--locked",
+                "--workspace",
+                "--all-targets",
+                "--all-features",
+                "--",
+                "-D",
+                "warnings",
+            ],
+            env: &[],
+            prints: false,
+        },
+    },
+    Step {
         name: "doc",
         about: "the documentation builds, its links resolve",
         slow: false,
@@ -133,6 +157,13 @@ pub(crate) const STEPS: &[Step] = &[
             rows: &[&[]],
             env: &[],
         },
+    },
+    Step {
+        name: "hooks",
+        about: "the same of the monitor, with hooks of memory calls",
+        slow: false,
+        minutes: 20,
+        action: Action::Tests { argv: &["cargo", "test", "--locked"], rows: HOOKS, env: &[] },
     },
     Step {
         name: "loom",

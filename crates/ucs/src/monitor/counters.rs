@@ -11,6 +11,11 @@ impl Counter {
     pub(super) fn add(&self, count: u64) {
         self.0.fetch_add(count, Ordering::Relaxed);
     }
+
+    #[cfg(all(feature = "hooks", target_arch = "x86_64"))]
+    pub(super) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 macro_rules! counters {
@@ -65,6 +70,10 @@ counters! {
     refused,
     /// Those for which whole mappings were watched: the process has many.
     whole,
+    /// Memory calls of the C library that came through its hooks.
+    hooked,
+    /// Events of changes that no window announced, once hooks were in place.
+    unannounced,
     /// Exact checks.
     checks,
     /// Those that found an event unread (EAGAIN).

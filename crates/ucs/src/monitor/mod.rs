@@ -70,12 +70,15 @@
 //! | `sinks.rs`, `windows.rs` | who is told; what is announced |
 //! | `suspects.rs`, `tasks.rs` | pages that may still be about to go; what threads are doing |
 //! | `arena.rs`, `process.rs` | the monitor's own memory; the one monitor, also after a fork |
+//! | `hooks/` | the C library's calls announce themselves (feature `hooks`) |
 //! | `fds.rs` | whether a descriptor is still ours |
 //! | `seq.rs`, `counters.rs` | counts |
 
 mod arena;
 mod counters;
 mod fds;
+#[cfg(all(feature = "hooks", target_arch = "x86_64"))]
+mod hooks;
 mod maps;
 mod pieces;
 mod process;
@@ -98,7 +101,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 pub use self::counters::MonitorStats;
-pub use self::types::{Active, Backing, Change, Kind, Refused, Sink, SubscribeError, Verdict, Wanted, Why};
+pub use self::types::{
+    Active, Backing, Change, HookError, Kind, Refused, Sink, SubscribeError, Verdict, Wanted, Why,
+};
 
 use self::arena::Arena;
 use self::counters::Counters;
@@ -111,7 +116,11 @@ use self::uffd::Uffd;
 use self::windows::Windows;
 use crate::fork::{self, Generation};
 use crate::mem::page::PageRange;
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+/// How often it is looked whether an event is applied.
+#[cfg(all(feature = "hooks", target_arch = "x86_64"))]
+const SETTLED: u32 = 100_000;
 
 /// Watches memory of this process. There is one, [`Monitor::process`].
 ///
@@ -132,6 +141,8 @@ pub struct Monitor {
     slowness: AtomicU64,
     uffd: OnceLock<Uffd>,
     maps: OnceLock<Maps>,
+    /// Whether the C library's calls announce themselves, and all that change memory have come from there so far.
+    announced: AtomicBool,
     /// Held while it starts.
     starting: Mutex<()>,
     generation: Generation,
@@ -165,6 +176,7 @@ impl Monitor {
             slowness: AtomicU64::new(0),
             uffd: OnceLock::new(),
             maps: OnceLock::new(),
+            announced: AtomicBool::new(false),
             starting: Mutex::new(()),
             generation: fork::generation(),
             arena,
@@ -320,6 +332,59 @@ impl Monitor {
     #[inline]
     pub fn is_suspect(&self, range: PageRange) -> bool {
         self.suspects.contain(range, &self.counters)
+    }
+
+    /// Has the C library's memory calls open a window around themselves: `munmap`, `madvise`, `mremap`, `brk`, `shmat`, and where
+    /// that can be, `process_madvise` and `mmap`; also those that the C library makes by itself. It is done once for the process, and not
+    /// undone: a few instructions of the C library are replaced.
+    ///
+    /// From then on [`Monitor::announces`] says yes, until a change of watched memory is told of by the kernel that no window announced.
+    ///
+    /// # Errors
+    /// [`HookError`]: nothing is replaced then, or not all, and [`Monitor::announces`] says no.
+    pub fn hook(&self) -> Result<(), HookError> {
+        #[cfg(all(feature = "hooks", target_arch = "x86_64"))]
+        {
+            hooks::install()?;
+            if self.counters.unannounced.get() == 0 {
+                self.announced.store(true, Ordering::SeqCst);
+            }
+            Ok(())
+        }
+        #[cfg(not(all(feature = "hooks", target_arch = "x86_64")))]
+        Err(HookError::NotBuilt)
+    }
+
+    /// Whether all changes of watched memory have been announced by windows so far, since hooks are in place: then registrations are
+    /// told of in time, and need not be checked.
+    #[must_use]
+    #[inline]
+    pub fn announces(&self) -> bool {
+        self.announced.load(Ordering::Acquire)
+    }
+
+    /// A change is over: waits until events of it are applied, as those of a call that has returned have been read.
+    #[cfg(all(feature = "hooks", target_arch = "x86_64"))]
+    fn settle(&self) {
+        let mut rounds = 0_u32;
+        while !self.seq().is_multiple_of(2) {
+            rounds += 1;
+            match rounds {
+                0..64 => std::hint::spin_loop(),
+                64..SETTLED => std::thread::yield_now(),
+                // The handler is stopped, or starved: it will find no window.
+                _ => return,
+            }
+        }
+    }
+
+    /// Takes note of an event: whether a window announced it.
+    fn note(&self, range: PageRange) -> bool {
+        let announced = self.windows.cover(range);
+        if !announced && self.announced.swap(false, Ordering::SeqCst) {
+            self.counters.unannounced.add(1);
+        }
+        announced
     }
 
     /// What it has done so far.

@@ -41,9 +41,8 @@ impl Pieces {
     /// Whether the next range is watched with all of its mappings.
     pub(super) fn next_is_whole(&self) -> bool {
         match self.left.fetch_sub(1, Ordering::Relaxed) {
-            1.. => self.whole.load(Ordering::Relaxed),
             0 => self.count(),
-            _ => true, // another thread is counting
+            _ => self.whole.load(Ordering::Relaxed), // below zero, another thread is counting
         }
     }
 
@@ -82,7 +81,7 @@ mod tests {
         let pieces = Pieces::new(share);
         std::thread::scope(|scope| {
             for _ in 0..4 {
-                scope.spawn(|| assert!((0..ROUND).any(|_| !pieces.next_is_whole())));
+                scope.spawn(|| assert!((0..ROUND).all(|_| !pieces.next_is_whole())));
             }
         });
         // Those that came while it was counted took no part in the round.

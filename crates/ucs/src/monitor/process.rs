@@ -26,6 +26,13 @@ pub(super) fn current() -> &'static Monitor {
     }
 }
 
+/// The monitor of this process, if there is one.
+#[cfg(all(feature = "hooks", target_arch = "x86_64"))]
+pub(super) fn published() -> Option<&'static Monitor> {
+    // SAFETY: null, or a monitor that lives for ever.
+    unsafe { CURRENT.load(Ordering::Acquire).as_ref() }.filter(|monitor| monitor.generation.is_current())
+}
+
 /// Publishes a new one in the place of `old`: none yet, or the parent's.
 #[cold]
 fn renew(old: Option<&'static Monitor>) -> &'static Monitor {

@@ -316,6 +316,55 @@ pub enum Refused {
     },
 }
 
+/// The C library's memory calls cannot be made to announce themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum HookError {
+    /// This library was built without the feature `hooks`, or for a processor for which there are none.
+    #[error("this build has no hooks of memory calls")]
+    NotBuilt,
+    /// No C library is loaded: the program is linked with it statically.
+    #[error("the C library is linked statically")]
+    Static,
+    /// A function does not look as expected.
+    #[error("{function} of the C library does not look as expected")]
+    Unknown {
+        /// Which one.
+        function: &'static str,
+    },
+    /// A function was replaced, and its calls do not come through.
+    #[error("calls of {function} do not come through the hook")]
+    Silent {
+        /// Which one.
+        function: &'static str,
+    },
+    /// No memory is free near the C library.
+    #[error("no memory is free near the C library")]
+    NoRoom,
+    /// The C library's code may not be changed: SELinux can be set up so.
+    #[error("the C library's code cannot be changed: {errno}")]
+    Refused {
+        /// What mprotect(2) answers.
+        errno: Errno,
+    },
+}
+
+impl HookError {
+    /// What to do about it.
+    #[must_use]
+    pub const fn remedy(self) -> &'static str {
+        match self {
+            Self::NotBuilt => "build with the feature `hooks`, on x86_64",
+            Self::Static => "link the C library dynamically",
+            Self::Unknown { .. } | Self::Silent { .. } => {
+                "do without hooks: each hit is checked by the kernel then"
+            }
+            Self::NoRoom => "free address space near the C library, or do without hooks",
+            Self::Refused { .. } => "allow execmod in the SELinux policy, or do without hooks",
+        }
+    }
+}
+
 /// A sink cannot be subscribed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

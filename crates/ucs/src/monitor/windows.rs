@@ -80,6 +80,20 @@ impl Windows {
         }
     }
 
+    /// Whether one is open that has all of `range`. Among so many that they cannot be told apart, none is.
+    pub(super) fn cover(&self, range: PageRange) -> bool {
+        let mut open = self.open.load(Ordering::SeqCst);
+        while open != 0 {
+            let slot = open.trailing_zeros() as usize;
+            open &= open - 1;
+            let [start, end] = &self.slots[slot];
+            if start.load(Ordering::Acquire) <= range.start() && range.end() <= end.load(Ordering::Acquire) {
+                return true;
+            }
+        }
+        false
+    }
+
     /// Whether one is open that has a page in common with `range`.
     ///
     /// Exact for windows that are open during the whole call; of those that are opened or closed meanwhile it may say either.
@@ -120,6 +134,8 @@ mod tests {
         assert!(
             windows.overlap(pages(2, 4)) && windows.overlap(pages(8, 9)) && !windows.overlap(pages(3, 8))
         );
+        assert!(windows.cover(pages(1, 3)) && windows.cover(pages(2, 3)));
+        assert!(!windows.cover(pages(2, 4)) && !windows.cover(pages(0, 2)) && !windows.cover(pages(1, 9)));
         windows.close(first);
         assert!(!windows.overlap(pages(1, 3)) && windows.overlap(pages(8, 9)));
         windows.close(second);
@@ -131,7 +147,7 @@ mod tests {
         let windows = Windows::new();
         let open: Vec<_> = (0..SLOTS + 2).map(|_| windows.open(pages(1, 2))).collect();
         assert_eq!(open.iter().filter(|slot| slot.is_none()).count(), 2);
-        assert!(windows.overlap(pages(100, 101)));
+        assert!(windows.overlap(pages(100, 101)) && !windows.cover(pages(100, 101)));
         open.iter().for_each(|slot| windows.close(*slot));
         assert!(!windows.overlap(PageRange::everything()));
     }

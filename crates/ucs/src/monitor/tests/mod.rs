@@ -10,6 +10,8 @@ mod changes;
 mod checks;
 mod fails;
 mod forks;
+#[cfg(all(feature = "hooks", target_arch = "x86_64"))]
+mod hooked;
 mod suspected;
 mod whole;
 

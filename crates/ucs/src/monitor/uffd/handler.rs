@@ -57,16 +57,21 @@ fn apply(monitor: &Monitor, uffd: &Uffd, event: Event) {
     match event {
         Event::Unmapped(range) => {
             counters.unmapped.add(1);
+            monitor.note(range);
             monitor.sinks.tell(range, Change::Unmapped);
         }
         Event::Moved(range) => {
             counters.moved.add(1);
+            monitor.note(range);
             monitor.sinks.tell(range, Change::Moved);
         }
         Event::Removed(range) => {
             counters.removed.add(1);
-            // First, so that who registers after it was told finds it.
-            monitor.suspects.add(range);
+            // A window that is open over them stays so until they have gone.
+            if !monitor.note(range) {
+                // First, so that who registers after it was told finds it.
+                monitor.suspects.add(range);
+            }
             monitor.sinks.tell(range, Change::Removed);
         }
         Event::Fault(page) => {
@@ -75,6 +80,7 @@ fn apply(monitor: &Monitor, uffd: &Uffd, event: Event) {
         }
         Event::Unknown => {
             counters.unknown.add(1);
+            monitor.note(PageRange::everything());
             monitor.suspects.add(PageRange::everything());
             monitor.sinks.tell(PageRange::everything(), Change::Unmapped);
         }
