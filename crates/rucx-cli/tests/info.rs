@@ -171,6 +171,42 @@ fn wrong_variables_are_told_with_the_remedy() {
 }
 
 #[test]
+fn variables_of_the_registration_cache_are_checked_one_by_one_and_together() {
+    let both = |command: &mut Command| {
+        command.env("UCX_RCACHE_ENABLE", "y").env("UCX_MEM_EVENTS", "n");
+    };
+    for args in [&["info"][..], &["info", "-c"]] {
+        let mut command = rucx(args);
+        both(&mut command);
+        let page = joined(&printed(&mut command, 1));
+        for part in [
+            "✗ UCX_MEM_EVENTS=n (environment)",
+            "UCX_RCACHE_ENABLE=y asks for a registration cache, and UCX_MEM_EVENTS=n turns it off",
+            "remedy: set one of UCX_RCACHE_ENABLE and UCX_MEM_EVENTS only",
+        ] {
+            assert!(page.contains(&joined(part)), "{part}: {page}");
+        }
+    }
+    let mut command = rucx(&["info", "-c", "--json"]);
+    both(&mut command);
+    let document = json(&mut command, 1);
+    let wrong: Vec<_> = list(&document, "config").iter().filter(|one| !one["error"].is_null()).collect();
+    assert_eq!((wrong.len(), string(wrong[0], "name")), (1, "UCX_MEM_EVENTS"), "{wrong:?}");
+    assert_eq!(wrong[0]["error"]["status"], "InvalidParam");
+    // Only the program can say that.
+    let page = printed(rucx(&["info", "-c"]).env("UCX_RCACHE_MODE", "hooks"), 1);
+    assert!(joined(&page).contains("remedy:setUCX_RCACHE_MODE=strict"), "{page}");
+    // One that is no value at all keeps a context from being made.
+    let page = printed(rucx(&["info", "-c"]).env("UCX_RCACHE_MAX_REGIONS", "inf"), 1);
+    let told = joined(&page);
+    for part in
+        ["✗ no context can be made", "expected a whole number from 1 to 1048576", "UCX_RCACHE_MODE=auto"]
+    {
+        assert!(told.contains(&joined(part)), "{part}: {page}");
+    }
+}
+
+#[test]
 fn wrong_arguments_are_usage_errors() {
     for args in [&["info", "x"][..], &["info", "--jsn"], &["info-probe", "x"]] {
         assert_eq!(finish(&mut rucx(args)).status.code(), Some(2), "{args:?}");

@@ -7,6 +7,8 @@
 use std::io::{self, Write};
 
 use serde::{Deserialize, Serialize};
+use ucs::config::Value;
+use ucs::mem::page::page_size;
 
 use super::run::Measured;
 use super::schemes::Scheme;
@@ -84,10 +86,11 @@ impl Report {
     pub(super) fn of(args: &Args, plan: &Plan, measured: Measured) -> Self {
         let Measured { stats, told, .. } = measured;
         let protected = plan.scheme.protects();
-        // What was evicted is no fault.
-        let bystanders_last = measured.bystander_lost == 0 || stats.evictions > 0;
+        // What was evicted is no fault, nor what was registered together with its neighbours, which change.
+        let apart = plan.settings.options.alignment <= page_size();
+        let bystanders_last = measured.bystander_lost == 0 || stats.evictions > 0 || !apart;
         let ok = if protected { measured.corrupted == 0 && bystanders_last } else { measured.corrupted > 0 };
-        let mode = if protected { name_of(args.mode) } else { "none".to_owned() };
+        let mode = if protected { plan.settings.options.mode.print() } else { "none".to_owned() };
         Self {
             rucx: env!("CARGO_PKG_VERSION").to_owned(),
             error: None,
