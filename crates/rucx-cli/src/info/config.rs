@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use ucs::config::{AnyVar, Config, ConfigBuilder, ConfigError, Env, Setting};
-use ucs::rcache::config::Settings;
+use ucs::rcache::config::{Settings, SettingsError};
 
 use super::Problem;
 use crate::log;
@@ -35,6 +35,14 @@ fn lists() -> impl Iterator<Item = &'static [&'static dyn AnyVar]> {
 /// A configuration of all variables.
 pub(crate) fn builder() -> ConfigBuilder {
     lists().fold(Config::builder(&[]), ConfigBuilder::vars)
+}
+
+/// What the variables say of the registration cache; `None`: one of all variables has no value.
+pub(crate) fn settings() -> Option<Result<Settings, SettingsError>> {
+    // Of names that are unknown, who makes a context tells.
+    let build = || builder().build();
+    let config = tracing::subscriber::with_default(tracing::subscriber::NoSubscriber::new(), build);
+    config.ok().map(|config| Settings::from_config(&config))
 }
 
 /// All variables in the order of their names, as the environment sets them.

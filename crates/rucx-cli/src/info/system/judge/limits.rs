@@ -1,5 +1,7 @@
 //! Limits and memory: how much can be exported and imported.
 
+use ucs::rcache::Mode;
+use ucs::rcache::config::MAX_REGIONS;
 use uct::export::wire::TABLE_LEN;
 
 use super::super::facts::{Cgroup, Facts, Limits};
@@ -114,8 +116,23 @@ fn max_map_count(facts: &Facts) -> Row {
             format!("a process has fewer than {count} regions and imports at once: each is a mapping"),
             "sysctl vm.max_map_count=65530, or use fewer, larger regions",
         ),
+        Some(count) if registrations(facts) > count => row.lacks(
+            State::Note,
+            format!(
+                "the registrations that {0} allows can use up all mappings, two each; then the program's own mmap and \
+                 munmap fail",
+                MAX_REGIONS.name()
+            ),
+            format!("sysctl vm.max_map_count={}, or a lower {}", 2 * registrations(facts), MAX_REGIONS.name()),
+        ),
         _ => row,
     }
+}
+
+/// How many mappings the registration cache can cost.
+fn registrations(facts: &Facts) -> u64 {
+    let settings = facts.settings.and_then(Result::ok).filter(|settings| settings.options.mode != Mode::Off);
+    settings.map_or(0, |settings| 2 * u64::from(settings.options.max_regions))
 }
 
 fn overcommit(facts: &Facts) -> Row {
