@@ -145,6 +145,7 @@ fn variables_are_the_defaults_of_options() {
         let report = run(&[off], &[]);
         assert_eq!((&report["mode"], number(&report, "hits")), (&"off".into(), 0), "{off:?}: {report}");
         assert_eq!(report["monitor"], "none: it is turned off", "{off:?}: {report}");
+        assert_eq!(report["scheme_in_words"], "rucx: nothing kept");
         assert!(number(&report, "one_shots") > 0 && number(&report, "corrupted") == 0, "{report}");
         // A scheme stands for all of it.
         let report = run(&[off], &["--scheme", "rucx"]);

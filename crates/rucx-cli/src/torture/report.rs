@@ -9,6 +9,7 @@ use std::io::{self, Write};
 use serde::{Deserialize, Serialize};
 use ucs::config::Value;
 use ucs::mem::page::page_size;
+use ucs::rcache::Mode;
 
 use super::run::Measured;
 use super::schemes::Scheme;
@@ -90,13 +91,18 @@ impl Report {
         let apart = plan.settings.options.alignment <= page_size();
         let bystanders_last = measured.bystander_lost == 0 || stats.evictions > 0 || !apart;
         let ok = if protected { measured.corrupted == 0 && bystanders_last } else { measured.corrupted > 0 };
-        let mode = if protected { plan.settings.options.mode.print() } else { "none".to_owned() };
+        let mode = plan.settings.options.mode;
+        let words = match mode {
+            Mode::Off if protected => "rucx: nothing kept",
+            _ => plan.scheme.words(),
+        };
+        let mode = if protected { mode.print() } else { "none".to_owned() };
         Self {
             rucx: env!("CARGO_PKG_VERSION").to_owned(),
             error: None,
             ok,
             scheme: plan.scheme.name().to_owned(),
-            scheme_in_words: plan.scheme.words().to_owned(),
+            scheme_in_words: words.to_owned(),
             protected,
             monitor: match plan.scheme {
                 Scheme::Nothing => "none: --unsafe-no-protection".to_owned(),

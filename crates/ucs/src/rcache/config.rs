@@ -326,6 +326,8 @@ impl Unavailable {
 #[cfg(not(loom))]
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::config::{ConfigBuilder, ConfigError, Env};
     use crate::mem::Access;
@@ -459,6 +461,21 @@ mod tests {
         [1, RegionCount::MOST].into_iter().filter_map(RegionCount::new).for_each(survives);
         [Alignment::LEAST, 4096, Alignment::MOST].into_iter().filter_map(Alignment::new).for_each(survives);
         assert_eq!((RegionCount::new(0), Alignment::new(48)), (None, None));
+    }
+
+    proptest! {
+        #[test]
+        fn every_text_is_a_value_or_an_error(text in ".*", number in "[0-9]{0,12}[kKmMgG]?") {
+            for text in [text, number] {
+                if let Ok(count) = RegionCount::parse(&text) {
+                    prop_assert_eq!(RegionCount::parse(&count.print()), Ok(count));
+                }
+                if let Ok(alignment) = Alignment::parse(&text) {
+                    prop_assert_eq!(Alignment::parse(&alignment.print()), Ok(alignment));
+                }
+                let _ = Mode::parse(&text);
+            }
+        }
     }
 
     #[test]
