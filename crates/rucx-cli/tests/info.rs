@@ -171,6 +171,42 @@ fn wrong_variables_are_told_with_the_remedy() {
 }
 
 #[test]
+fn variables_of_the_registration_cache_are_checked_one_by_one_and_together() {
+    let both = |command: &mut Command| {
+        command.env("UCX_RCACHE_ENABLE", "y").env("UCX_MEM_EVENTS", "n");
+    };
+    for args in [&["info"][..], &["info", "-c"]] {
+        let mut command = rucx(args);
+        both(&mut command);
+        let page = joined(&printed(&mut command, 1));
+        for part in [
+            "✗ UCX_MEM_EVENTS=n (environment)",
+            "UCX_RCACHE_ENABLE=y asks for a registration cache, and UCX_MEM_EVENTS=n turns it off",
+            "remedy: set one of UCX_RCACHE_ENABLE and UCX_MEM_EVENTS only",
+        ] {
+            assert!(page.contains(&joined(part)), "{part}: {page}");
+        }
+    }
+    let mut command = rucx(&["info", "-c", "--json"]);
+    both(&mut command);
+    let document = json(&mut command, 1);
+    let wrong: Vec<_> = list(&document, "config").iter().filter(|one| !one["error"].is_null()).collect();
+    assert_eq!((wrong.len(), string(wrong[0], "name")), (1, "UCX_MEM_EVENTS"), "{wrong:?}");
+    assert_eq!(wrong[0]["error"]["status"], "InvalidParam");
+    // Only the program can say that.
+    let page = printed(rucx(&["info", "-c"]).env("UCX_RCACHE_MODE", "hooks"), 1);
+    assert!(joined(&page).contains("remedy:setUCX_RCACHE_MODE=strict"), "{page}");
+    // One that is no value at all keeps a context from being made.
+    let page = printed(rucx(&["info", "-c"]).env("UCX_RCACHE_MAX_REGIONS", "inf"), 1);
+    let told = joined(&page);
+    for part in
+        ["✗ no context can be made", "expected a whole number from 1 to 1048576", "UCX_RCACHE_MODE=auto"]
+    {
+        assert!(told.contains(&joined(part)), "{part}: {page}");
+    }
+}
+
+#[test]
 fn wrong_arguments_are_usage_errors() {
     for args in [&["info", "x"][..], &["info", "--jsn"], &["info-probe", "x"]] {
         assert_eq!(finish(&mut rucx(args)).status.code(), Some(2), "{args:?}");
@@ -234,6 +270,53 @@ fn the_directory_of_service_sockets_is_judged() {
     let document = json(rucx(&["info", "-s", "--json"]).env("UCX_SERVICE_DIR", "/".repeat(61)), 1);
     assert_eq!(row(&document, "service_dir")["state"], "missing");
     assert_eq!(row(&json(&mut rucx(&["info", "-s", "--json"]), 0), "service_dir")["value"], "not set");
+}
+
+/// Whether userfaultfd works here; where not, what is said is the same.
+fn has_userfaultfd() -> bool {
+    let document = json(&mut rucx(&["info", "-s", "--json"]), 0);
+    string(row(&document, "memory_monitor"), "value").starts_with("userfaultfd")
+}
+
+#[test]
+fn what_watches_memory_is_told_and_why_nothing_does() {
+    // USERFAULTFD_IOC_NEW, on /dev/userfaultfd: the other way.
+    let new_by_device = |deny: Deny| Deny { call: libc::SYS_ioctl, argument: Some((1, 0xAA00)), ..deny };
+    let denied = Deny::eperm(libc::SYS_userfaultfd);
+    let denying_both = denying(&[denied, new_by_device(denied)]);
+    let document = json(changed(&mut rucx(&["info", "-s", "--json"]), &denying_both), 0);
+    let monitor = row(&document, "memory_monitor");
+    assert_eq!(string(monitor, "value"), "none: userfaultfd is denied, probably by the seccomp filter");
+    assert_eq!((string(monitor, "state"), string(monitor, "group")), ("note", "registrations"));
+    assert!(string(monitor, "cost").starts_with("no registration is kept"), "{monitor}");
+    assert!(string(monitor, "remedy").contains("allow userfaultfd in the seccomp profile"), "{monitor}");
+    assert_eq!(string(row(&document, "rcache_mode"), "value"), "off: nothing tells of changes of memory");
+    let page = joined(&printed(changed(&mut rucx(&["info", "-s"]), &denying_both), 0));
+    assert!(page.contains("memorymonitornone:userfaultfdisdenied,probablybytheseccompfilter"), "{page}");
+    // A filter that kills.
+    let kills = denying(&[Deny { call: libc::SYS_userfaultfd, argument: None, errno: None }]);
+    let document = json(changed(&mut rucx(&["info", "-s", "--json"]), &kills), 0);
+    let monitor = row(&document, "memory_monitor");
+    assert_eq!(string(monitor, "value"), "none: a seccomp filter kills whoever starts it");
+    assert!(string(monitor, "remedy").ends_with("or set UCX_MEM_EVENTS=n"), "{monitor}");
+    if !has_userfaultfd() {
+        return;
+    }
+    let document = json(&mut rucx(&["info", "-s", "--json"]), 0);
+    assert!(string(row(&document, "rcache_mode"), "value").starts_with("strict: "), "{document}");
+    // In a child, too.
+    let harmless = denying(&[Deny::eperm(libc::SYS_swapoff)]);
+    let filtered = json(changed(&mut rucx(&["info", "-s", "--json"]), &harmless), 0);
+    for key in ["memory_monitor", "rcache_mode", "procmap_query"] {
+        assert_eq!(row(&filtered, key), row(&document, key));
+    }
+    for (variable, value) in [("UCX_MEM_EVENTS", "n"), ("UCX_RCACHE_ENABLE", "n"), ("UCX_RCACHE_MODE", "off")]
+    {
+        let document = json(rucx(&["info", "-s", "--json"]).env(variable, value), 0);
+        assert_eq!(string(row(&document, "rcache_mode"), "value"), format!("off: {variable}={value}"));
+        let watched = string(row(&document, "memory_monitor"), "value").starts_with("userfaultfd");
+        assert_eq!(watched, variable != "UCX_MEM_EVENTS", "{variable}");
+    }
 }
 
 #[test]

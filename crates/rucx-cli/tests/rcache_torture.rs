@@ -129,6 +129,70 @@ fn other_monitors_and_modes() {
     }
 }
 
+/// What the environment says are defaults; the command line wins.
+#[test]
+fn variables_are_the_defaults_of_options() {
+    let _turn = turn();
+    if !can_run() {
+        return;
+    }
+    let run = |variables: &[(&str, &str)], args: &[&str]| -> Value {
+        let mut command = torture(&[&["--json", "--seconds", "1"], args].concat());
+        let page = printed(command.envs(variables.iter().copied()), 0);
+        serde_json::from_str(&page).expect("a JSON document")
+    };
+    for off in [("UCX_MEM_EVENTS", "n"), ("UCX_RCACHE_ENABLE", "n"), ("UCX_RCACHE_MODE", "off")] {
+        let report = run(&[off], &[]);
+        assert_eq!((&report["mode"], number(&report, "hits")), (&"off".into(), 0), "{off:?}: {report}");
+        assert_eq!(report["monitor"], "none: it is turned off", "{off:?}: {report}");
+        assert_eq!(report["scheme_in_words"], "rucx: nothing kept");
+        assert!(number(&report, "one_shots") > 0 && number(&report, "corrupted") == 0, "{report}");
+        // A scheme stands for all of it.
+        let report = run(&[off], &["--scheme", "rucx"]);
+        assert!(report["mode"] == "strict" && number(&report, "hits") > 0, "{off:?}: {report}");
+    }
+    let report = run(&[("UCX_MEM_EVENTS", "n"), ("UCX_RCACHE_ENABLE", "n")], &["--monitor", "uffd"]);
+    assert!(report["mode"] == "strict" && number(&report, "hits") > 0, "{report}");
+    let report = run(&[("UCX_RCACHE_MODE", "off")], &["--mode", "strict"]);
+    assert!(report["mode"] == "strict" && number(&report, "hits") > 0, "{report}");
+    let few = [("UCX_RCACHE_MAX_REGIONS", "8"), ("UCX_RCACHE_ENABLE", "y"), ("UCX_RCACHE_ADDR_ALIGN", "64K")];
+    assert!(number(&run(&few, &[]), "evictions") > 0);
+    assert_eq!(number(&run(&few, &["--regions", "4096"]), "evictions"), 0);
+    let little = [("UCX_RCACHE_MAX_SIZE", "1M")];
+    let report = run(&little, &[]);
+    assert!(number(&report, "evictions") > 0 && number(&report, "pinned_bytes") <= 1 << 20, "{report}");
+}
+
+#[test]
+fn wrong_variables_are_told_with_the_remedy() {
+    for (variables, parts) in [
+        (
+            &[("UCX_RCACHE_MAX_REGIONS", "0")][..],
+            ["UCX_RCACHE_ENABLE=n is for none", "set UCX_RCACHE_MAX_REGIONS to"],
+        ),
+        (
+            &[("UCX_RCACHE_MODE", "hooks")],
+            ["UCX_RCACHE_MODE=hooks in the environment", "set UCX_RCACHE_MODE=strict"],
+        ),
+        (
+            &[("UCX_RCACHE_ENABLE", "y"), ("UCX_MEM_EVENTS", "n")],
+            ["UCX_MEM_EVENTS=n turns it off", "set one of UCX_RCACHE_ENABLE and UCX_MEM_EVENTS only"],
+        ),
+        (&[("UCX_TLS", "self"), ("UCX_IMPORT_TIMEOUT", "soon")], ["UCX_IMPORT_TIMEOUT=", "such as"]),
+    ] {
+        for args in [&[][..], &["--quiet"]] {
+            let page = printed(torture(args).envs(variables.iter().copied()), 1);
+            let joined: String = page.split_whitespace().collect();
+            for part in parts.iter().chain(&["a variable is wrong"]) {
+                assert!(joined.contains(&part.replace(' ', "")), "{part}: {page}");
+            }
+        }
+        let page = printed(torture(&["--json"]).envs(variables.iter().copied()), 1);
+        let document: Value = serde_json::from_str(&page).expect("a JSON document");
+        assert_eq!(document["error"]["what"], "a variable is wrong");
+    }
+}
+
 #[test]
 fn all_schemes_are_compared() {
     let _turn = turn();
@@ -256,6 +320,12 @@ fn what_is_denied_is_told_with_the_remedy() {
                 assert!(joined.contains(&part.replace(' ', "")), "{part}: {page}");
             }
         }
+    }
+    // Who asks for a cache is told that there can be none, and how to do without.
+    let mut required = torture(&["--json"]);
+    let page = printed(changed(required.env("UCX_RCACHE_ENABLE", "y"), &userfaultfd), 1);
+    for part in ["UCX_RCACHE_ENABLE=y, but nothing tells of changes", "or set UCX_RCACHE_ENABLE=auto"] {
+        assert!(page.contains(part), "{part}: {page}");
     }
     let page = printed(changed(&mut torture(&["--json"]), &io_uring), 1);
     let document: Value = serde_json::from_str(&page).expect("a JSON document");

@@ -1,6 +1,7 @@
 //! The variables rucx reads, under the names C UCX's users know: default < environment < builder.
 
 use ucs::config::{AllowList, AnyVar, Var};
+use ucs::rcache::config as rcache;
 
 /// Transports that may be used.
 pub const TLS: Var<AllowList> = Var::new(
@@ -17,5 +18,29 @@ pub const MAX_IMPORTS: Var<usize> =
 pub const LOG_LEVEL: Var<String> =
     Var::new("UCX_LOG_LEVEL", "warn", "Level of the events that the tools of rucx print");
 
-/// All variables of this crate; [`uct::config::VARS`] and [`uct::api::Component::vars`] have those of the transports.
-pub const VARS: &[&dyn AnyVar] = &[&TLS, &MAX_IMPORTS, &LOG_LEVEL];
+/// All variables of this crate, and those of the registration cache ([`ucs::rcache::config::VARS`]); [`uct::config::VARS`] and
+/// [`uct::api::Component::vars`] have those of the transports.
+pub const VARS: &[&dyn AnyVar] = &[
+    &TLS,
+    &MAX_IMPORTS,
+    &LOG_LEVEL,
+    &rcache::ENABLE,
+    &rcache::MODE,
+    &rcache::MAX_REGIONS,
+    &rcache::MAX_SIZE,
+    &rcache::ADDR_ALIGN,
+    &rcache::FILES,
+    &rcache::MEM_EVENTS,
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_variables_of_the_registration_cache_are_listed() {
+        for var in rcache::VARS {
+            assert!(VARS.iter().any(|listed| listed.name() == var.name()), "{var:?}");
+        }
+    }
+}

@@ -62,7 +62,7 @@ fn items(text: &str) -> Vec<(usize, String)> {
 }
 
 /// What stands in backticks.
-fn names(text: &str) -> Vec<String> {
+pub(super) fn names(text: &str) -> Vec<String> {
     text.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
@@ -71,14 +71,8 @@ fn exists(tree: &Tree, name: &str) -> bool {
         return CHECKS.iter().any(|(known, _)| *known == check);
     }
     let last = name.rsplit("::").next().unwrap_or(name).trim_end_matches("()");
-    let function = format!("fn {last}");
-    let is_function = |text: &str| {
-        let mut found =
-            text.match_indices(&function).map(|(at, _)| text[at + function.len()..].chars().next());
-        found.any(|next| matches!(next, Some('(' | '<')))
-    };
     // Conformance suites and `testkit::main!` may name tests by string or path only, but each has its function.
-    if tree.sources().any(|(_, source)| is_function(&source.code)) {
+    if tree.sources().any(|(_, source)| has_function(&source.code, last)) {
         return true;
     }
     let attribute = format!("#![{name}]");
@@ -87,6 +81,13 @@ fn exists(tree: &Tree, name: &str) -> bool {
     let is_lint = |text: &str| text.lines().any(|line| line.split([' ', '=', '"']).any(|word| word == lint));
     tree.sources().any(|(_, source)| source.code.contains(&attribute))
         || configured.into_iter().any(|file| is_lint(&file.text))
+}
+
+/// Whether a function of that name is defined there.
+pub(super) fn has_function(code: &str, name: &str) -> bool {
+    let function = format!("fn {name}");
+    let mut found = code.match_indices(&function).map(|(at, _)| code[at + function.len()..].chars().next());
+    found.any(|next| matches!(next, Some('(' | '<')))
 }
 
 #[cfg(test)]

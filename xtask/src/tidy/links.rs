@@ -57,7 +57,7 @@ fn resolve(from: &str, to: &str) -> String {
 }
 
 /// Lines outside blocks of code, with their numbers.
-fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
+pub(super) fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut in_code = false;
     (1..).zip(text.lines()).filter(move |(_, line)| {
         let fence = line.trim_start().starts_with("```");

@@ -7,6 +7,7 @@ mod layers;
 mod lexer;
 mod links;
 mod manifests;
+mod named;
 mod text;
 mod tree;
 
@@ -59,6 +60,7 @@ pub(crate) const CHECKS: &[(&str, Check)] = &[
     ("dependencies", dependencies::check),
     ("golden", golden::check),
     ("links", links::check),
+    ("named_tests", named::check),
 ];
 
 /// All findings in the workspace.

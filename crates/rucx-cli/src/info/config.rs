@@ -1,7 +1,8 @@
 //! The variables: what each is set to, and by whom.
 
 use serde::Serialize;
-use ucs::config::{AnyVar, Config, ConfigError, Env, Setting};
+use ucs::config::{AnyVar, Config, ConfigBuilder, ConfigError, Env, Setting};
+use ucs::rcache::config::{Settings, SettingsError};
 
 use super::Problem;
 use crate::log;
@@ -31,13 +32,36 @@ fn lists() -> impl Iterator<Item = &'static [&'static dyn AnyVar]> {
     [ucp::config::VARS, uct::config::VARS].into_iter().chain(own)
 }
 
+/// A configuration of all variables.
+pub(crate) fn builder() -> ConfigBuilder {
+    lists().fold(Config::builder(&[]), ConfigBuilder::vars)
+}
+
+/// What the variables say of the registration cache; `None`: one of all variables has no value.
+pub(crate) fn settings() -> Option<Result<Settings, SettingsError>> {
+    // Of names that are unknown, who makes a context tells.
+    let build = || builder().build();
+    let config = tracing::subscriber::with_default(tracing::subscriber::NoSubscriber::new(), build);
+    config.ok().map(|config| Settings::from_config(&config))
+}
+
 /// All variables in the order of their names, as the environment sets them.
 pub(crate) fn variables() -> Vec<Variable> {
-    let config = lists().fold(Config::builder(&[]), |config, vars| config.vars(vars));
-    match config.build() {
-        Ok(config) => config.iter().map(good).collect(),
+    match builder().build() {
+        Ok(config) => of_config(&config),
         Err(_) => one_by_one(&Env::process()),
     }
+}
+
+/// Each is right by itself: perhaps not together.
+fn of_config(config: &Config) -> Vec<Variable> {
+    let wrong = Settings::from_config(config).err();
+    let told = |setting: Setting<'_>| {
+        let error =
+            wrong.filter(|error| error.variable() == setting.name).map(|error| Problem::of_settings(&error));
+        Variable { error, ..good(setting) }
+    };
+    config.iter().map(told).collect()
 }
 
 /// One is wrong: the others can be told all the same.
@@ -137,6 +161,16 @@ mod tests {
         let right = of("UCX_IMPORT_TIMEOUT");
         assert_eq!((right.value.as_deref(), right.origin.as_str()), (Some("7s"), "environment"));
         assert_eq!(of("UCX_TLS").origin, "default");
+    }
+
+    #[test]
+    fn what_does_not_go_together_is_told_at_the_variable_to_change() {
+        let env = Env::from_pairs([("UCX_RCACHE_ENABLE", "y"), ("UCX_MEM_EVENTS", "n")]);
+        let all = of_config(&builder().env(env).build().unwrap());
+        let wrong: Vec<_> = all.iter().filter(|variable| variable.error.is_some()).collect();
+        assert_eq!(wrong.iter().map(|variable| variable.name).collect::<Vec<_>>(), ["UCX_MEM_EVENTS"]);
+        assert_eq!(wrong[0].value.as_deref(), Some("n"));
+        assert!(wrong[0].error.as_ref().unwrap().remedy.contains("UCX_RCACHE_ENABLE"), "{wrong:?}");
     }
 
     #[test]

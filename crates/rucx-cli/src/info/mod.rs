@@ -17,11 +17,11 @@
 //! | `error` | null, or what keeps a context from being made: `text`, `remedy`, `status` (a name of `ucs::Status`) |
 //! | `devices` | null if not asked for, else the transports: `name`, `id`, `used`, `reason` (null if used), `export_fault` (null, or why it exports nothing here), `memory_domains` (the attributes of `uct_md_attr_t`, in bytes and seconds), `capabilities` (`name`, `supported`, `note`), `variables` (names) |
 //! | `config` | null if not asked for, else the variables: `name`, `value` (null if wrong), `origin` (`default`, `environment`, `builder`), `default`, `accepts`, `doc`, `error` (null, or as above) |
-//! | `system` | null if not asked for, else the rows: `key` (stable), `group`, `name`, `value` (for people), `state` (`good`, `note`, `limited`, `missing`), `cost` and `remedy` (null if `state` is `good`) |
+//! | `system` | null if not asked for, else the rows: `key` (stable), `group` (`kernel`, `calls`, `rights`, `namespaces`, `registrations`, `limits`, `memory`), `name`, `value` (for people), `state` (`good`, `note`, `limited`, `missing`), `cost` and `remedy` (null if `state` is `good`) |
 //!
 //! Numbers may be as large as 2⁶⁴ − 1.
 
-mod config;
+pub(crate) mod config;
 mod devices;
 pub(crate) mod system;
 mod text;
@@ -31,6 +31,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 use ucp::InitError;
+use ucs::rcache::config::SettingsError;
 
 use self::config::Variable;
 use self::devices::Transport;
@@ -42,7 +43,8 @@ pub(crate) const ABOUT: &str = "\
 Tells what works here, what does not, what that costs and what to do about it.
 Without -d, -c and -s: a summary of all three.
 The exit status is 1 if no context can be made with the variables as they are
-set (-s alone asks for none), or if a part of rucx does not work.";
+set (-s alone asks for none), if they contradict each other, or if a part of
+rucx does not work.";
 
 /// Below that.
 pub(crate) const EXAMPLES: &str = "\
@@ -97,6 +99,10 @@ impl Problem {
     fn of_context(error: &InitError) -> Self {
         Self { text: error.to_string(), remedy: error.remedy(), status: format!("{:?}", error.status()) }
     }
+
+    fn of_settings(error: &SettingsError) -> Self {
+        Self { text: error.to_string(), remedy: error.remedy(), status: format!("{:?}", error.status()) }
+    }
 }
 
 /// All that was asked for.
@@ -132,6 +138,11 @@ impl Report {
         }
     }
 
+    /// What is wrong, as a program has to be told it: a context that cannot be made, or a variable that does not go with others.
+    fn problem(&self) -> Option<&Problem> {
+        self.error.as_ref().or_else(|| self.config.iter().flatten().find_map(|one| one.error.as_ref()))
+    }
+
     /// What does not work, of what was asked for.
     fn broken(&self) -> Vec<&str> {
         let rows = self.system.iter().flatten().filter(|row| row.state == State::Missing);
@@ -164,10 +175,11 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     if args.json && !broken.is_empty() {
         ui::complain(&format!("this does not work here: {}", broken.join(", ")));
     }
-    if let Some(problem) = report.error.as_ref().filter(|_| args.json) {
+    let problem = report.problem();
+    if let Some(problem) = problem.filter(|_| args.json) {
         ui::complain(&format!("{}; remedy: {}", problem.text, problem.remedy));
     }
-    if report.error.is_none() && broken.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if problem.is_none() && broken.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn json(report: &Report) -> io::Result<()> {

@@ -183,16 +183,15 @@ fn domain(page: &mut Page, domain: &Domain) {
 
 /// `NAME=value`, and where that comes from.
 fn value(page: &mut Page, variable: &Variable) {
-    match &variable.value {
-        Some(value) => {
-            let text = format!("{}={value} ({})", variable.name, variable.origin);
-            page.line(&[MARGIN], &text, Tone::Bold);
-        }
-        None => {
-            page.line(&[(page.mark(Tone::Bad), MARK, Tone::Bad)], variable.name, Tone::Bold);
-            if let Some(problem) = &variable.error {
-                complaint(page, &[MARGIN, MARGIN], problem);
-            }
+    let text = match &variable.value {
+        Some(value) => format!("{}={value} ({})", variable.name, variable.origin),
+        None => variable.name.to_owned(),
+    };
+    match &variable.error {
+        None => page.line(&[MARGIN], &text, Tone::Bold),
+        Some(problem) => {
+            page.line(&[(page.mark(Tone::Bad), MARK, Tone::Bad)], &text, Tone::Bold);
+            complaint(page, &[MARGIN, MARGIN], problem);
         }
     }
 }

@@ -78,7 +78,10 @@ fn child(
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("rcache-torture").arg("--json").args(scheme.arguments());
     command.args(["--seconds", &args.seconds.to_string(), "--threads", &args.threads.to_string()]);
-    command.args(["--pattern", &name_of(args.pattern), "--regions", &args.regions.to_string()]);
+    command.args(["--pattern", &name_of(args.pattern)]);
+    if let Some(regions) = args.regions {
+        command.args(["--regions", &regions.to_string()]);
+    }
     command.args(["--handler-delay", &format!("{}ns", args.handler_delay.as_nanos())]);
     command.args(["--seed", &seed.to_string()]);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

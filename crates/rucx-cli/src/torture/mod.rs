@@ -25,11 +25,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use ucs::config::{Config, OrAuto, Origin};
 use ucs::rcache::Mode;
+use ucs::rcache::config::{ENABLE, MAX_REGIONS, MAX_SIZE, MEM_EVENTS, MODE, RegionCount, Settings};
 
 use self::report::{NotRun, Problem, Report};
 use self::schemes::{Announce, Scheme};
 use crate::args;
+use crate::info;
 use crate::ui::{self, Ui};
 
 /// What `rucx rcache-torture --help` says.
@@ -53,10 +56,20 @@ Examples:
   rucx rcache-torture --scheme all            all known ways, compared
   rucx rcache-torture --scheme lock-before-read --handler-delay 30us
   rucx rcache-torture --pattern malloc        malloc and free only
+  UCX_MEM_EVENTS=n rucx rcache-torture        as such a program would fare
 
 Schemes: naive is told of a change when its event is read and applied;
 lock-before-read makes look-ups wait meanwhile; pre-hooks are told before each
-call, as malloc hooks tell; rucx is told, and asks the kernel before each hit.";
+call, as malloc hooks tell; rucx is told, and asks the kernel before each hit.
+
+UCX_MEM_EVENTS and UCX_RCACHE_* are the defaults of --monitor, --mode and
+--regions, where no --scheme is given.";
+
+/// Registrations in the cache, if nothing else is said: few enough to be evicted now and then.
+const REGIONS: u32 = 2048;
+/// Most: the NIC has so many, and pins no more.
+const MOST_REGIONS: u32 = 4096;
+const MOST_BYTES: u64 = 32 << 20;
 
 /// What the threads do to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -95,10 +108,9 @@ impl fmt::Display for Pattern {
 }
 
 /// Who tells of changes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Tells {
     /// The kernel, by userfaultfd
-    #[default]
     Uffd,
     /// The threads announce each change
     Explicit,
@@ -107,10 +119,9 @@ pub(crate) enum Tells {
 }
 
 /// How hits are checked.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Check {
     /// Each hit is checked by the kernel
-    #[default]
     Strict,
     /// Not at all: the threads announce changes before and after
     Hooks,
@@ -119,7 +130,7 @@ pub(crate) enum Check {
 }
 
 /// The schemes one can choose.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Chosen {
     /// Told when the event is applied
     Naive,
@@ -128,7 +139,6 @@ pub(crate) enum Chosen {
     /// Told before each call, as by malloc hooks
     PreHooks,
     /// Told by the kernel, and asks before each hit
-    #[default]
     Rucx,
     /// All of them, and none: a table
     All,
@@ -146,24 +156,24 @@ pub(crate) struct Args {
     /// What they do to memory
     #[arg(long, value_name = "PATTERN", default_value = "all")]
     pattern: Pattern,
-    /// Who tells of changes
-    #[arg(long, value_name = "WHO", default_value = "uffd")]
-    monitor: Tells,
-    /// How hits are checked
-    #[arg(long, value_name = "MODE", default_value = "strict")]
-    mode: Check,
-    /// How the cache is kept right
-    #[arg(long, value_name = "SCHEME", default_value = "rucx", conflicts_with_all = ["monitor", "mode"])]
-    scheme: Chosen,
+    /// Who tells of changes [default: uffd; none if UCX_MEM_EVENTS=n]
+    #[arg(long, value_name = "WHO")]
+    monitor: Option<Tells>,
+    /// How hits are checked [default: strict, or as UCX_RCACHE_MODE says]
+    #[arg(long, value_name = "MODE")]
+    mode: Option<Check>,
+    /// How the cache is kept right [default: rucx]
+    #[arg(long, value_name = "SCHEME", conflicts_with_all = ["monitor", "mode"])]
+    scheme: Option<Chosen>,
     /// Nobody tells of anything: shows corruption
     #[arg(long, conflicts_with_all = ["monitor", "mode", "scheme"])]
     unsafe_no_protection: bool,
     /// The handler waits so long before it applies events: 30us, 1ms
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = args::time)]
     handler_delay: Duration,
-    /// Most registrations in the cache: few are evicted often
-    #[arg(long, value_name = "N", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..=4096))]
-    regions: u32,
+    /// Most registrations: few are evicted often [default: 2048]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_REGIONS)))]
+    regions: Option<u32>,
     /// Seed of what each thread does next; random if not given
     #[arg(long, value_name = "N", value_parser = seed)]
     seed: Option<u64>,
@@ -183,53 +193,99 @@ fn seed(text: &str) -> Result<u64, String> {
     number.ok_or_else(|| "a number of 64 bits, as 7 or 0x1f".to_owned())
 }
 
+impl Check {
+    fn mode(self) -> Mode {
+        match self {
+            Self::Strict => Mode::Strict,
+            Self::Hooks => Mode::Hooks,
+            Self::Off => Mode::Off,
+        }
+    }
+}
+
 /// A run of one scheme.
 #[derive(Clone, Debug)]
 struct Plan {
     scheme: Scheme,
     tells: Tells,
-    mode: Mode,
+    settings: Settings,
     announce: Announce,
     patterns: Vec<Pattern>,
     threads: usize,
     time: Duration,
     delay: Duration,
-    regions: u32,
     seed: u64,
 }
 
+/// What the environment says, and the command line, which wins.
+fn configured(args: &Args) -> Result<Config, Problem> {
+    let mut config = info::config::builder();
+    let by_scheme = args.unsafe_no_protection || args.scheme.is_some();
+    if by_scheme || args.monitor.is_some() || args.mode.is_some() {
+        config = config.set_var(&ENABLE, OrAuto::Auto);
+    }
+    if by_scheme {
+        config = config.set_var(&MODE, OrAuto::Set(Mode::Strict)).set_var(&MEM_EVENTS, true);
+    }
+    if let Some(tells) = args.monitor {
+        config = config.set_var(&MEM_EVENTS, tells != Tells::None);
+    }
+    if let Some(check) = args.mode {
+        config = config.set_var(&MODE, OrAuto::Set(check.mode()));
+    }
+    if let Some(regions) = args.regions.and_then(RegionCount::new) {
+        config = config.set_var(&MAX_REGIONS, regions);
+    }
+    config.build().map_err(|error| wrong_variables(&error, error.remedy()))
+}
+
+fn wrong_variables(why: &impl ToString, remedy: String) -> Problem {
+    Problem { what: "a variable is wrong".to_owned(), why: why.to_string(), remedy }
+}
+
 impl Plan {
-    fn of(args: &Args, seed: u64) -> Self {
-        let scheme = match args.scheme {
+    /// # Errors
+    /// What the variables say is wrong.
+    fn of(args: &Args, seed: u64) -> Result<Self, Problem> {
+        let config = configured(args)?;
+        let mut settings =
+            Settings::from_config(&config).map_err(|error| wrong_variables(&error, error.remedy()))?;
+        let options = &mut settings.options;
+        if config.origin(&MAX_REGIONS) == Origin::Default {
+            options.max_regions = REGIONS;
+        }
+        options.max_regions = options.max_regions.min(MOST_REGIONS);
+        if config.origin(&MAX_SIZE) == Origin::Default {
+            options.max_bytes = MOST_BYTES;
+        }
+        options.max_bytes = options.max_bytes.min(MOST_BYTES);
+        let mode = options.mode;
+        // Where nothing is cached, nobody has to tell.
+        let tells = args.monitor.unwrap_or(if mode == Mode::Off { Tells::None } else { Tells::Uffd });
+        let scheme = match args.scheme.unwrap_or(Chosen::Rucx) {
             _ if args.unsafe_no_protection => Scheme::Nothing,
             Chosen::Naive => Scheme::Naive,
             Chosen::LockBeforeRead => Scheme::LockBeforeRead,
             Chosen::PreHooks => Scheme::PreHooks,
-            Chosen::Rucx if args.monitor == Tells::Explicit || args.mode == Check::Hooks => Scheme::BothHooks,
+            Chosen::Rucx if tells == Tells::Explicit || mode == Mode::Hooks => Scheme::BothHooks,
             Chosen::Rucx | Chosen::All => Scheme::Rucx,
-        };
-        let mode = match args.mode {
-            Check::Strict => Mode::Strict,
-            Check::Hooks => Mode::Hooks,
-            Check::Off => Mode::Off,
         };
         let announce = match scheme {
             Scheme::PreHooks => Announce::Before,
             Scheme::BothHooks => Announce::Around,
             _ => Announce::Nothing,
         };
-        Self {
+        Ok(Self {
             scheme,
-            tells: args.monitor,
-            mode,
+            tells,
+            settings,
             announce,
             patterns: args.pattern.expanded(),
             threads: usize::from(args.threads),
             time: Duration::from_secs(args.seconds.into()),
             delay: args.handler_delay,
-            regions: args.regions,
             seed,
-        }
+        })
     }
 }
 
@@ -252,10 +308,13 @@ fn play(args: &Args, ui: &mut Ui) -> io::Result<bool> {
         Some(seed) => seed,
         None => fresh_seed()?,
     };
-    if args.scheme == Chosen::All {
+    let plan = match Plan::of(args, seed) {
+        Ok(plan) => plan,
+        Err(error) => return not_run(args, error, ui),
+    };
+    if args.scheme == Some(Chosen::All) {
         return compare::run(args, seed, ui);
     }
-    let plan = Plan::of(args, seed);
     ui.title(concat!("rucx ", env!("CARGO_PKG_VERSION"), " rcache-torture"), &format!("seed {seed:#x}"))?;
     match run::run(&plan, ui) {
         Ok(measured) => {
@@ -270,17 +329,22 @@ fn play(args: &Args, ui: &mut Ui) -> io::Result<bool> {
         Err(run::Stopped::Output(error)) => Err(error),
         Err(run::Stopped::Trouble(error)) => {
             ui.end_progress()?;
-            let Problem { what, why, remedy } = &error;
-            let line = format!("{what}: {why}; remedy: {remedy}");
-            if args.json {
-                ui::complain(&line);
-                report::json(&NotRun { rucx: env!("CARGO_PKG_VERSION"), ok: false, error })?;
-            } else {
-                ui.close(false, &line)?;
-            }
-            Ok(false)
+            not_run(args, error, ui)
         }
     }
+}
+
+/// Says why there is nothing to report.
+fn not_run(args: &Args, error: Problem, ui: &mut Ui) -> io::Result<bool> {
+    let Problem { what, why, remedy } = &error;
+    let line = format!("{what}: {why}; remedy: {remedy}");
+    if args.json {
+        ui::complain(&line);
+        report::json(&NotRun { rucx: env!("CARGO_PKG_VERSION"), ok: false, error })?;
+    } else {
+        ui.close(false, &line)?;
+    }
+    Ok(false)
 }
 
 fn fresh_seed() -> io::Result<u64> {

@@ -7,6 +7,9 @@
 use std::io::{self, Write};
 
 use serde::{Deserialize, Serialize};
+use ucs::config::Value;
+use ucs::mem::page::page_size;
+use ucs::rcache::Mode;
 
 use super::run::Measured;
 use super::schemes::Scheme;
@@ -84,16 +87,22 @@ impl Report {
     pub(super) fn of(args: &Args, plan: &Plan, measured: Measured) -> Self {
         let Measured { stats, told, .. } = measured;
         let protected = plan.scheme.protects();
-        // What was evicted is no fault.
-        let bystanders_last = measured.bystander_lost == 0 || stats.evictions > 0;
+        // What was evicted is no fault, nor what was registered together with its neighbours, which change.
+        let apart = plan.settings.options.alignment <= page_size();
+        let bystanders_last = measured.bystander_lost == 0 || stats.evictions > 0 || !apart;
         let ok = if protected { measured.corrupted == 0 && bystanders_last } else { measured.corrupted > 0 };
-        let mode = if protected { name_of(args.mode) } else { "none".to_owned() };
+        let mode = plan.settings.options.mode;
+        let words = match mode {
+            Mode::Off if protected => "rucx: nothing kept",
+            _ => plan.scheme.words(),
+        };
+        let mode = if protected { mode.print() } else { "none".to_owned() };
         Self {
             rucx: env!("CARGO_PKG_VERSION").to_owned(),
             error: None,
             ok,
             scheme: plan.scheme.name().to_owned(),
-            scheme_in_words: plan.scheme.words().to_owned(),
+            scheme_in_words: words.to_owned(),
             protected,
             monitor: match plan.scheme {
                 Scheme::Nothing => "none: --unsafe-no-protection".to_owned(),

@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use ucs::monitor::{Active, Monitor, MonitorStats, Wanted};
-use ucs::rcache::{Options, Stats};
+use ucs::rcache::Stats;
 
 use super::report::Problem;
 use super::world::{NoWorld, World};
@@ -64,14 +64,15 @@ pub(super) struct Measured {
 /// It cannot be run here, or a thread failed or hangs.
 pub(super) fn run(plan: &Plan, ui: &mut Ui) -> Result<Measured, Stopped> {
     let active = start_monitor(plan)?;
-    let mut options = Options::default();
-    options.mode = plan.mode;
-    options.max_regions = plan.regions;
-    options.max_bytes = 32 << 20;
-    let world = World::new(plan.scheme.monitor(), options, plan.announce).map_err(|error| match error {
-        NoWorld::Nic(error) => trouble("there is no page-bound NIC to test with", error.why, error.remedy),
-        NoWorld::Cache(error) => trouble("there is no memory for a cache", error, "free memory"),
-    })?;
+    let world =
+        World::new(plan.scheme.monitor(), plan.settings.options, plan.announce).map_err(
+            |error| match error {
+                NoWorld::Nic(error) => {
+                    trouble("there is no page-bound NIC to test with", error.why, error.remedy)
+                }
+                NoWorld::Cache(error) => trouble("there is no memory for a cache", error, "free memory"),
+            },
+        )?;
     let world = Arc::new(world);
     sys::set_up_malloc();
     let workers = churn::workers(&world, plan.threads, &plan.patterns, plan.seed)
@@ -142,6 +143,9 @@ fn start_monitor(plan: &Plan) -> Result<Active, Stopped> {
         _ => Wanted::Off,
     };
     monitor.want(wanted);
+    plan.settings
+        .prepare(monitor)
+        .map_err(|error| trouble("registrations cannot be kept", error, error.remedy()))?;
     let active = monitor.start();
     match active {
         Active::None { why } if wanted == Wanted::Auto => {

@@ -387,6 +387,13 @@ impl Monitor {
         announced
     }
 
+    /// Whether what is mapped at an address is asked for by `PROCMAP_QUERY` (Linux 6.11); if not, it is looked for in the text of
+    /// `/proc/self/maps`, which takes longer the more mappings there are.
+    #[must_use]
+    pub fn queries_mappings(&self) -> bool {
+        self.maps().fd().is_some()
+    }
+
     /// What it has done so far.
     #[must_use]
     pub fn stats(&self) -> MonitorStats {

@@ -28,10 +28,12 @@
 //! | `index/`, `arena.rs` | which range an address belongs to |
 //! | `region.rs` | a registration in use |
 //! | `reclaim.rs` | deregistering what is stale when nobody comes by |
+//! | `options.rs`, `config.rs` | how large it may grow and how it checks; the `UCX_*` variables of that |
 
 pub mod arena;
 mod books;
 mod cache;
+pub mod config;
 pub mod index;
 mod options;
 mod reclaim;

@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::FsWord;
 use rustix::process::{Resource, getpid, getrlimit};
+use ucs::rcache::config::{Settings, SettingsError};
 
 use super::places::{ProcView, ServiceDir};
 use super::probe::{Probes, pidfd};
+use crate::info::config;
 
 /// `f_type` of pidfs: `PID_FS_MAGIC` in `linux/magic.h`.
 const PID_FS_MAGIC: FsWord = 0x5049_4446;
@@ -26,6 +28,8 @@ pub(crate) struct Facts {
     /// `None` if UCX_SERVICE_DIR is not set.
     pub(crate) service_dir: Option<ServiceDir>,
     pub(crate) probes: Probes,
+    /// What the variables say of the registration cache; `None`: one of all variables has no value.
+    pub(crate) settings: Option<Result<Settings, SettingsError>>,
     /// Whether inodes of pidfds are unique; `None` without pidfds.
     pub(crate) pidfs: Option<bool>,
     /// `kernel.yama.ptrace_scope`; `None` without Yama.
@@ -122,6 +126,7 @@ impl Facts {
             proc_view: ProcView::of(&status),
             service_dir: ServiceDir::read(),
             probes: Probes::take(seccomp.is_some_and(|seccomp| seccomp.mode != 0)),
+            settings: config::settings(),
             pidfs: pidfd_inodes_are_unique(),
             yama: sysctl("kernel/yama/ptrace_scope"),
             uffd_sysctl: sysctl("vm/unprivileged_userfaultfd"),

@@ -3,6 +3,7 @@
 mod calls;
 mod limits;
 mod places;
+mod registrations;
 mod rights;
 
 use serde::Serialize;
@@ -56,6 +57,8 @@ pub(crate) enum Group {
     Rights,
     /// Namespaces.
     Namespaces,
+    /// Registrations that are kept.
+    Registrations,
     /// Limits.
     Limits,
     /// Memory.
@@ -70,6 +73,7 @@ impl Group {
             Self::Calls => "System calls, tried on this process",
             Self::Rights => "Rights over other processes",
             Self::Namespaces => "Namespaces",
+            Self::Registrations => "Registrations",
             Self::Limits => "Limits",
             Self::Memory => "Memory",
         }
@@ -102,6 +106,7 @@ pub(crate) fn rows(facts: &Facts) -> Vec<Row> {
     let mut rows = vec![release(facts), machine(facts), places::proc(facts), calls::seccomp(facts)];
     rows.extend(calls::rows(facts));
     rows.extend(rights::rows(facts));
+    rows.extend(registrations::rows(facts));
     rows.extend(limits::rows(facts));
     rows
 }

@@ -93,8 +93,7 @@ const USERFAULTFD: Call = Call {
     since: "a kernel with CONFIG_USERFAULTFD",
     docker: PROFILE,
     state: State::Note,
-    cost: "nothing in this version; a cache of registrations, which is to come, would be off: it could not see memory \
-           being unmapped",
+    cost: super::registrations::NOTHING_KEPT,
 };
 
 /// A row for each call.
@@ -181,14 +180,18 @@ fn pidfs(facts: &Facts) -> Row {
     }
 }
 
-fn userfaultfd(facts: &Facts) -> Row {
+/// Linux before 5.11 has no flag for faults of user mode only.
+pub(super) fn needs_privilege(facts: &Facts) -> bool {
+    (facts.probes.uffd, facts.probes.uffd_user) == (Probe::Fails(Errno::PERM), Probe::Fails(Errno::INVAL))
+}
+
+pub(super) fn userfaultfd(facts: &Facts) -> Row {
     let row = |value| Row::good(Group::Calls, USERFAULTFD.key, USERFAULTFD.name, value);
     match (facts.probes.uffd, facts.probes.uffd_user) {
         (Probe::Works, _) => row("works, for all faults"),
         // All that a cache of registrations needs.
         (_, Probe::Works) => row("works without privilege, for faults of user mode"),
-        // Linux before 5.11 has no flag for it.
-        (Probe::Fails(Errno::PERM), Probe::Fails(Errno::INVAL)) => row("needs privilege").lacks(
+        _ if needs_privilege(facts) => row("needs privilege").lacks(
             USERFAULTFD.state,
             USERFAULTFD.cost,
             "sysctl vm.unprivileged_userfaultfd=1, or boot Linux 5.11 or newer",

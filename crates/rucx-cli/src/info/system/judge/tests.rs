@@ -1,11 +1,20 @@
 use rustix::io::Errno;
+use ucs::config::{Config, Env};
+use ucs::monitor::{Active, Why};
+use ucs::rcache::config::{Settings, SettingsError, VARS};
 
 use super::super::facts::{Cgroup, Facts, Hugetlb, Limits, Namespace, Seccomp};
 use super::super::places::{Fault, ProcView, ServiceDir};
-use super::super::probe::{Probe, Probes};
+use super::super::probe::{Probe, Probes, Watcher};
 use super::*;
 
 const NONE: Limits = Limits { soft: None, hard: None };
+
+/// What these variables say of the registration cache.
+fn settings(pairs: &[(&str, &str)]) -> Option<Result<Settings, SettingsError>> {
+    let config = Config::builder(VARS).env(Env::from_pairs(pairs.iter().copied())).build().unwrap();
+    Some(Settings::from_config(&config))
+}
 
 /// A system that lacks nothing.
 fn perfect() -> Facts {
@@ -26,7 +35,9 @@ fn perfect() -> Facts {
             writev: works,
             uffd: works,
             uffd_user: works,
+            watcher: Watcher::Started { active: Active::Uffd { wp_async: true }, queries: true },
         },
+        settings: settings(&[]),
         pidfs: Some(true),
         yama: Some(0),
         uffd_sysctl: Some(1),
@@ -103,6 +114,9 @@ fn keys_are_unique_and_stay_as_they_are() {
             "service_dir",
             "ns_mnt",
             "ns_ipc",
+            "memory_monitor",
+            "rcache_mode",
+            "procmap_query",
             "rlimit_nofile",
             "rlimit_memlock",
             "rlimit_as",
@@ -200,13 +214,124 @@ fn userfaultfd_with_and_without_privilege() {
         facts.uffd_sysctl = Some(0);
     });
     assert_eq!((key, state), ("userfaultfd", State::Note));
-    assert!(cost.contains("registrations") && remedy.contains("vm.unprivileged_userfaultfd=1"), "{remedy}");
+    assert!(cost.contains("no registration") && remedy.contains("vm.unprivileged_userfaultfd=1"), "{remedy}");
     let (.., remedy) = the_lack(|facts| {
         facts.probes.uffd = Probe::Fails(Errno::NOSYS);
         facts.probes.uffd_user = Probe::Fails(Errno::NOSYS);
         facts.uffd_sysctl = None;
     });
     assert!(remedy.contains("CONFIG_USERFAULTFD"), "{remedy}");
+}
+
+fn no_monitor(why: Why) -> Watcher {
+    Watcher::Started { active: Active::None { why }, queries: true }
+}
+
+/// The rows of the registration cache that lack something: key, value and remedy.
+fn cache_lacks(change: impl FnOnce(&mut Facts)) -> Vec<(&'static str, String, String)> {
+    let rows = lacking(change).into_iter().filter(|row| row.group == Group::Registrations);
+    rows.inspect(|row| assert_eq!(row.state, State::Note, "no transport needs it: {row:?}"))
+        .map(|row| (row.key, row.value, row.remedy.unwrap()))
+        .collect()
+}
+
+#[test]
+fn why_nothing_is_watched_is_told_with_the_remedy() {
+    let filtered = |facts: &mut Facts| {
+        facts.seccomp = Some(Seccomp { mode: 2, filters: Some(1) });
+        facts.probes.uffd = Probe::Fails(Errno::PERM);
+        facts.probes.uffd_user = Probe::Fails(Errno::PERM);
+        facts.probes.watcher = no_monitor(Why::Denied);
+    };
+    let privileged = |facts: &mut Facts| {
+        facts.uffd_sysctl = Some(0);
+        facts.probes.uffd = Probe::Fails(Errno::PERM);
+        facts.probes.uffd_user = Probe::Fails(Errno::INVAL);
+        facts.probes.watcher = no_monitor(Why::Denied);
+    };
+    let missing = |facts: &mut Facts| {
+        facts.probes.uffd = Probe::Fails(Errno::NOSYS);
+        facts.probes.uffd_user = Probe::Fails(Errno::NOSYS);
+        facts.probes.watcher = no_monitor(Why::NoUserfaultfd);
+    };
+    for (value, remedy, change) in [
+        (
+            "none: userfaultfd is denied, probably by the seccomp filter",
+            "allow userfaultfd in the seccomp profile",
+            &filtered as &dyn Fn(&mut Facts),
+        ),
+        (
+            "none: userfaultfd is denied: vm.unprivileged_userfaultfd is 0",
+            "sysctl vm.unprivileged_userfaultfd=1",
+            &privileged,
+        ),
+        ("none: the kernel has no userfaultfd", "CONFIG_USERFAULTFD", &missing),
+        ("none: userfaultfd is denied", "allow the system call", &|facts: &mut Facts| {
+            facts.probes.watcher = no_monitor(Why::Denied);
+        }),
+        ("write protection", "Linux 5.7", &|facts: &mut Facts| {
+            facts.probes.watcher = no_monitor(Why::OldKernel);
+        }),
+        ("no descriptor is left", "ulimit -n", &|facts: &mut Facts| {
+            facts.probes.watcher = no_monitor(Why::Descriptors);
+        }),
+        ("no memory is left", "RLIMIT_AS", &|facts: &mut Facts| {
+            facts.probes.watcher = no_monitor(Why::NoMemory);
+        }),
+        ("thread cannot be started", "RLIMIT_NPROC", &|facts: &mut Facts| {
+            facts.probes.watcher = no_monitor(Why::NoThread);
+        }),
+        ("kills whoever starts it", "or set UCX_MEM_EVENTS=n", &|facts: &mut Facts| {
+            facts.probes.watcher = Watcher::Kills;
+        }),
+    ] {
+        let rows = cache_lacks(change);
+        let keys: Vec<_> = rows.iter().map(|row| row.0).collect();
+        assert_eq!(keys, ["memory_monitor", "rcache_mode"], "{value}");
+        assert!(rows[0].1.contains(value) && rows[0].2.contains(remedy), "{value}: {rows:?}");
+        assert_eq!(rows[1].1, "off: nothing tells of changes of memory");
+    }
+}
+
+#[test]
+fn what_an_older_kernel_lacks_of_the_cache() {
+    let (key, _, value, cost, remedy) = the_lack(|facts| {
+        facts.probes.watcher = Watcher::Started { active: Active::Uffd { wp_async: false }, queries: true };
+    });
+    assert_eq!((key, remedy.as_str()), ("memory_monitor", "boot Linux 6.7 or newer"));
+    assert!(value.contains("not for memory of files") && cost.contains("UCX_RCACHE_FILES"), "{value} {cost}");
+    let (key, _, value, _, remedy) = the_lack(|facts| {
+        facts.probes.watcher = Watcher::Started { active: Active::Uffd { wp_async: true }, queries: false };
+    });
+    assert_eq!(
+        (key, value.as_str(), remedy.as_str()),
+        ("procmap_query", "not there", "boot Linux 6.11 or newer")
+    );
+    let rows = cache_lacks(|facts| facts.probes.watcher = Watcher::Untried);
+    assert!(rows.len() == 1 && rows[0].1.starts_with("not tried"), "{rows:?}");
+}
+
+#[test]
+fn the_variables_of_the_cache_are_told() {
+    let value = |pairs: &[(&str, &str)]| {
+        let mut facts = perfect();
+        facts.settings = settings(pairs);
+        rows(&facts).into_iter().find(|row| row.key == "rcache_mode").unwrap().value
+    };
+    assert_eq!(value(&[]), "strict: each hit is checked by the kernel");
+    assert!(value(&[("UCX_RCACHE_FILES", "y")]).ends_with("; files, too (UCX_RCACHE_FILES=y)"));
+    for (variable, value) in [("UCX_RCACHE_ENABLE", "n"), ("UCX_RCACHE_MODE", "off"), ("UCX_MEM_EVENTS", "n")]
+    {
+        let rows = cache_lacks(|facts| facts.settings = settings(&[(variable, value)]));
+        let mode = rows.last().unwrap();
+        assert_eq!((mode.0, &mode.1), ("rcache_mode", &format!("off: {variable}={value}")));
+        assert_eq!(mode.2, format!("leave {variable} out of the environment"));
+        assert_eq!(rows.len(), if variable == "UCX_MEM_EVENTS" { 2 } else { 1 }, "{rows:?}");
+    }
+    let rows = cache_lacks(|facts| facts.settings = settings(&[("UCX_RCACHE_MODE", "hooks")]));
+    assert!(rows[0].1 == "none: UCX_RCACHE_MODE is wrong" && rows[0].2.contains("strict"), "{rows:?}");
+    let rows = cache_lacks(|facts| facts.settings = None);
+    assert!(rows[0].1.starts_with("unknown") && rows[0].2.contains("rucx info -c"), "{rows:?}");
 }
 
 #[test]
