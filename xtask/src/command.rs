@@ -56,10 +56,15 @@ impl Env {
     }
 }
 
+/// What test drivers take for "skipped" (automake(info), "Scripts-based Testsuites").
+const LACKING: i32 = 77;
+
 /// How a command ended.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) ok: bool,
+    /// It has said, by status 77, that the system has not what it needs.
+    pub(crate) lacking: bool,
     /// In words, when not `ok`.
     pub(crate) how: String,
     /// Standard output and error, as they came.
@@ -68,7 +73,7 @@ pub(crate) struct Ended {
 
 /// Runs a command to its end or to the deadline; every half minute says that it still runs.
 pub(crate) fn run(command: &mut Command, log: &mut File, deadline: Instant) -> Ended {
-    let ended = |how: String, output: String| Ended { ok: false, how, output };
+    let ended = |how: String, output: String| Ended { ok: false, lacking: false, how, output };
     let name = command.get_program().to_string_lossy().into_owned();
     let mut start = || -> std::io::Result<_> {
         let (read, write) = std::io::pipe()?;
@@ -128,7 +133,10 @@ pub(crate) fn run(command: &mut Command, log: &mut File, deadline: Instant) -> E
     }
     let _ = reader.join();
     match status {
-        Ok(status) => Ended { ok: status.success(), how: status.to_string(), output },
+        Ok(status) => {
+            let lacking = status.code() == Some(LACKING);
+            Ended { ok: status.success(), lacking, how: status.to_string(), output }
+        }
         Err(error) => ended(format!("waiting for {name}: {error}"), output),
     }
 }

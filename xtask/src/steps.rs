@@ -23,7 +23,8 @@ pub(crate) struct Step {
 pub(crate) enum Action {
     /// The checks of [`crate::tidy`].
     Tidy,
-    /// A command that says by its exit status whether the step has passed. One that `prints` must say something, too.
+    /// A command that says by its exit status whether the step has passed, or by 77 that the system has not what it needs. One that
+    /// `prints` must say something, too.
     Command { argv: &'static [&'static str], env: &'static [(&'static str, &'static str)], prints: bool },
     /// `cargo test` once per row, whose arguments follow `argv`. Each row must run at least one test.
     Tests {
@@ -238,7 +239,7 @@ pub(crate) const STEPS: &[Step] = &[
     },
     Step {
         name: "torture",
-        about: "the registration cache is never wrong, in a minute",
+        about: "the registration cache is never wrong, in a minute, and would be without protection",
         slow: true,
         minutes: 15,
         action: Action::Command {
@@ -254,6 +255,7 @@ pub(crate) const STEPS: &[Step] = &[
                 "rcache-torture",
                 "--seconds",
                 "60",
+                "--prove",
                 "--quiet",
             ],
             env: &[],

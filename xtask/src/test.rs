@@ -56,11 +56,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> ExitCode {
         println!("==> {}: {}", step.name, step.about);
         let began = Instant::now();
         let results = if options.fast && step.slow {
-            let reason = "left out by --fast — run without it".to_owned();
-            Results {
-                skips: vec![Skip { name: format!("step {}", step.name), reason }],
-                ..Results::default()
-            }
+            skipped(step, "left out by --fast — run without it".to_owned())
         } else {
             run_step(&env, step, options)
         };
@@ -130,6 +126,10 @@ fn print_machine(env: &Env) {
     );
 }
 
+fn skipped(step: &Step, reason: String) -> Results {
+    Results { skips: vec![Skip { name: format!("step {}", step.name), reason }], ..Results::default() }
+}
+
 fn run_step(env: &Env, step: &Step, options: &Options) -> Results {
     let logs = env.target.join("xtask");
     let path = logs.join(format!("{}.log", step.name));
@@ -167,6 +167,12 @@ fn run_step(env: &Env, step: &Step, options: &Options) -> Results {
             }
             if ended.ok {
                 return Results::pass();
+            }
+            if ended.lacking {
+                return skipped(
+                    step,
+                    ended.output.lines().last().unwrap_or("it has not said why").to_owned(),
+                );
             }
             show(&ended);
             Results::fail(ended.how)

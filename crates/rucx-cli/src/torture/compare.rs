@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::report::{self, Report};
+use super::report::{self, NotRun, Problem, Report};
 use super::schemes::Scheme;
-use super::{Args, name_of};
+use super::{Args, Outcome, name_of, not_run};
 use crate::signals::Signals;
 use crate::ui::{Tone, Ui};
 use crate::units::grouped;
@@ -25,7 +25,7 @@ struct Comparison {
 }
 
 /// Runs all; whether each has shown what it should.
-pub(super) fn run(args: &Args, seed: u64, ui: &mut Ui) -> io::Result<bool> {
+pub(super) fn run(args: &Args, seed: u64, ui: &mut Ui) -> io::Result<Outcome> {
     ui.title(
         concat!("rucx ", env!("CARGO_PKG_VERSION"), " rcache-torture: ways to keep a cache"),
         &format!("seed {seed:#x}"),
@@ -34,15 +34,11 @@ pub(super) fn run(args: &Args, seed: u64, ui: &mut Ui) -> io::Result<bool> {
     let mut schemes: Vec<Report> = Vec::new();
     ui.figure("corrupted", "operations", "way", Tone::Dim)?;
     for scheme in Scheme::ALL {
-        let report = match child(args, scheme, seed, &signals, ui)? {
+        let report = match child(args, (scheme, args.seconds, seed), &signals, ui)? {
             Ok(report) => report,
-            Err(why) => {
-                ui.end_progress()?;
-                ui.close(false, &format!("{}: {why}", scheme.words()))?;
-                if args.json {
-                    crate::ui::complain(&format!("{}: {why}", scheme.words()));
-                }
-                return Ok(false);
+            Err(error) => {
+                let what = format!("{}: {}", scheme.words(), error.what);
+                return not_run(args, Problem { what, ..error }, ui);
             }
         };
         let tone = if report.corrupted == 0 { Tone::Good } else { Tone::Bad };
@@ -64,20 +60,19 @@ pub(super) fn run(args: &Args, seed: u64, ui: &mut Ui) -> io::Result<bool> {
     } else {
         ui.close(ok, &text)?;
     }
-    Ok(ok)
+    Ok(Outcome::of(ok))
 }
 
-/// Runs one; its report, or why there is none.
-fn child(
+/// Runs one, for so many seconds and with that seed; its report, or why there is none.
+pub(super) fn child(
     args: &Args,
-    scheme: Scheme,
-    seed: u64,
+    (scheme, seconds, seed): (Scheme, u32, u64),
     signals: &Signals,
     ui: &mut Ui,
-) -> io::Result<Result<Report, String>> {
+) -> io::Result<Result<Report, Problem>> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("rcache-torture").arg("--json").args(scheme.arguments());
-    command.args(["--seconds", &args.seconds.to_string(), "--threads", &args.threads.to_string()]);
+    command.args(["--seconds", &seconds.to_string(), "--threads", &args.threads.to_string()]);
     command.args(["--pattern", &name_of(args.pattern)]);
     if let Some(regions) = args.regions {
         command.args(["--regions", &regions.to_string()]);
@@ -87,17 +82,17 @@ fn child(
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = Running(command.spawn()?);
     let begin = Instant::now();
-    let time = Duration::from_secs(args.seconds.into());
+    let time = Duration::from_secs(seconds.into());
     // What it prints fits into a pipe.
     loop {
         if child.0.try_wait()?.is_some() {
             break;
         }
         if begin.elapsed() > time + PATIENCE {
-            return Ok(Err("it has not ended".to_owned()));
+            return Ok(Err(hitch("it has not ended")));
         }
         if signals.wait(Duration::from_millis(50))? {
-            return Ok(Err("interrupted".to_owned()));
+            return Ok(Err(hitch("interrupted")));
         }
         let seconds = begin.elapsed().min(time).as_secs();
         ui.progress(&format!("{seconds} of {} s: {}", time.as_secs(), scheme.words()))?;
@@ -105,10 +100,18 @@ fn child(
     let (mut document, mut errors) = (String::new(), String::new());
     child.0.stdout.take().map(|mut out| out.read_to_string(&mut document)).transpose()?;
     child.0.stderr.take().map(|mut out| out.read_to_string(&mut errors)).transpose()?;
-    Ok(serde_json::from_str(&document).map_err(|_| {
-        let said = errors.lines().last().unwrap_or("it has reported nothing");
-        said.strip_prefix("rucx: ").unwrap_or(said).to_owned()
-    }))
+    let said = || {
+        let line = errors.lines().last().unwrap_or("it has reported nothing");
+        hitch(line.strip_prefix("rucx: ").unwrap_or(line))
+    };
+    let problem = || serde_json::from_str(&document).map_or_else(|_| said(), |not_run: NotRun| not_run.error);
+    Ok(serde_json::from_str(&document).map_err(|_| problem()))
+}
+
+/// Why a run has no report, as far as is known.
+fn hitch(why: &str) -> Problem {
+    let remedy = "run it by itself to see more".to_owned();
+    Problem { what: "a run has not come to its end".to_owned(), why: why.to_owned(), remedy, lacking: false }
 }
 
 /// A process, killed when it is not waited for.

@@ -9,10 +9,12 @@
 //!     W --> R["report.rs: one table"]
 //! ```
 //!
-//! `--scheme all` runs each scheme in a process of its own, because a process has one monitor: `compare.rs`.
+//! `--scheme all` runs each scheme in a process of its own, because a process has one monitor: `compare.rs`. So does `--prove`, which
+//! asks for more than that nothing was wrong: `prove.rs`.
 
 mod churn;
 mod compare;
+mod prove;
 mod report;
 mod run;
 mod schemes;
@@ -45,13 +47,15 @@ the NIC read or write pages that nobody has mapped any more. Each operation is
 compared with what is mapped at that time.
 
 The exit status is 0 if no operation was wrong. Without protection, or with a
-weaker scheme, it is 0 only if one was: else the comparison proves nothing.";
+weaker scheme, it is 0 only if one was: else the comparison proves nothing. It
+is 77 where there is no io_uring, or nothing that tells of changes.";
 
 /// Below that.
 pub(crate) const EXAMPLES: &str = "\
 Examples:
   rucx rcache-torture                         10 s, three threads
   rucx rcache-torture --seconds 60 --quiet    one line: was it ever wrong?
+  rucx rcache-torture --seconds 60 --prove    and was there enough to be wrong?
   rucx rcache-torture --unsafe-no-protection  what happens without
   rucx rcache-torture --scheme all            all known ways, compared
   rucx rcache-torture --scheme lock-before-read --handler-delay 30us
@@ -168,6 +172,10 @@ pub(crate) struct Args {
     /// Nobody tells of anything: shows corruption
     #[arg(long, conflicts_with_all = ["monitor", "mode", "scheme"])]
     unsafe_no_protection: bool,
+    /// Fails also if too little was shown: hits, changes, the same
+    /// without protection
+    #[arg(long, conflicts_with_all = ["monitor", "mode", "scheme", "unsafe_no_protection"])]
+    prove: bool,
     /// The handler waits so long before it applies events: 30us, 1ms
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = args::time)]
     handler_delay: Duration,
@@ -240,7 +248,8 @@ fn configured(args: &Args) -> Result<Config, Problem> {
 }
 
 fn wrong_variables(why: &impl ToString, remedy: String) -> Problem {
-    Problem { what: "a variable is wrong".to_owned(), why: why.to_string(), remedy }
+    let what = "a variable is wrong".to_owned();
+    Problem { what, why: why.to_string(), remedy, lacking: false }
 }
 
 impl Plan {
@@ -289,12 +298,38 @@ impl Plan {
     }
 }
 
+/// What came of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    /// It has shown what it should have.
+    Shown,
+    Wrong,
+    /// The system has not what it needs.
+    Lacking,
+}
+
+impl Outcome {
+    fn of(ok: bool) -> Self {
+        if ok { Self::Shown } else { Self::Wrong }
+    }
+}
+
+impl From<Outcome> for ExitCode {
+    fn from(outcome: Outcome) -> Self {
+        match outcome {
+            Outcome::Shown => Self::SUCCESS,
+            Outcome::Wrong => Self::FAILURE,
+            // What test drivers take for "skipped" (automake(info), "Scripts-based Testsuites").
+            Outcome::Lacking => Self::from(77),
+        }
+    }
+}
+
 /// Runs it.
 pub(crate) fn run(args: &Args) -> ExitCode {
     let mut ui = Ui::new(args.quiet || args.json);
     match play(args, &mut ui) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
+        Ok(outcome) => outcome.into(),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::FAILURE,
         Err(error) => {
             ui::complain(&error.to_string());
@@ -303,7 +338,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     }
 }
 
-fn play(args: &Args, ui: &mut Ui) -> io::Result<bool> {
+fn play(args: &Args, ui: &mut Ui) -> io::Result<Outcome> {
     let seed = match args.seed {
         Some(seed) => seed,
         None => fresh_seed()?,
@@ -312,6 +347,9 @@ fn play(args: &Args, ui: &mut Ui) -> io::Result<bool> {
         Ok(plan) => plan,
         Err(error) => return not_run(args, error, ui),
     };
+    if args.prove {
+        return prove::run(args, seed, ui);
+    }
     if args.scheme == Some(Chosen::All) {
         return compare::run(args, seed, ui);
     }
@@ -324,7 +362,7 @@ fn play(args: &Args, ui: &mut Ui) -> io::Result<bool> {
             } else {
                 report.print(ui)?
             }
-            Ok(report.ok)
+            Ok(Outcome::of(report.ok))
         }
         Err(run::Stopped::Output(error)) => Err(error),
         Err(run::Stopped::Trouble(error)) => {
@@ -335,16 +373,17 @@ fn play(args: &Args, ui: &mut Ui) -> io::Result<bool> {
 }
 
 /// Says why there is nothing to report.
-fn not_run(args: &Args, error: Problem, ui: &mut Ui) -> io::Result<bool> {
-    let Problem { what, why, remedy } = &error;
-    let line = format!("{what}: {why}; remedy: {remedy}");
+fn not_run(args: &Args, error: Problem, ui: &mut Ui) -> io::Result<Outcome> {
+    let outcome = if error.lacking { Outcome::Lacking } else { Outcome::Wrong };
+    let line = error.to_string();
     if args.json {
         ui::complain(&line);
-        report::json(&NotRun { rucx: env!("CARGO_PKG_VERSION"), ok: false, error })?;
+        report::json(&NotRun { rucx: env!("CARGO_PKG_VERSION").to_owned(), ok: false, error })?;
     } else {
+        ui.end_progress()?;
         ui.close(false, &line)?;
     }
-    Ok(false)
+    Ok(outcome)
 }
 
 fn fresh_seed() -> io::Result<u64> {

@@ -2,8 +2,10 @@
 //!
 //! # The JSON document
 //! One object. Keys are never renamed or taken away; others may be added. See [`Report`]; where it cannot be run, [`NotRun`]. With
-//! `--scheme all`, one object with `rucx`, `ok` and `schemes`, a list of reports.
+//! `--scheme all`, one object with `rucx`, `ok` and `schemes`, a list of reports; with `--prove`, one with `rucx`, `ok`, `lacks` (what was
+//! not shown), and two reports, `protected` and `unprotected`.
 
+use std::fmt;
 use std::io::{self, Write};
 
 use serde::{Deserialize, Serialize};
@@ -23,12 +25,20 @@ pub(super) struct Problem {
     pub(super) what: String,
     pub(super) why: String,
     pub(super) remedy: String,
+    /// Whether the system has not what is needed.
+    pub(super) lacking: bool,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}; remedy: {}", self.what, self.why, self.remedy)
+    }
 }
 
 /// There is nothing to report.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct NotRun {
-    pub(super) rucx: &'static str,
+    pub(super) rucx: String,
     pub(super) ok: bool,
     pub(super) error: Problem,
 }

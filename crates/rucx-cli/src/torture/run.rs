@@ -35,7 +35,14 @@ impl From<io::Error> for Stopped {
 }
 
 fn trouble(what: &str, why: impl ToString, remedy: impl Into<String>) -> Stopped {
-    Stopped::Trouble(Problem { what: what.to_owned(), why: why.to_string(), remedy: remedy.into() })
+    let (what, why, remedy) = (what.to_owned(), why.to_string(), remedy.into());
+    Stopped::Trouble(Problem { what, why, remedy, lacking: false })
+}
+
+/// The system has not what is needed.
+fn lacking(what: &str, why: impl ToString, remedy: impl Into<String>) -> Stopped {
+    let (what, why, remedy) = (what.to_owned(), why.to_string(), remedy.into());
+    Stopped::Trouble(Problem { what, why, remedy, lacking: true })
 }
 
 /// What a run has measured.
@@ -68,7 +75,7 @@ pub(super) fn run(plan: &Plan, ui: &mut Ui) -> Result<Measured, Stopped> {
         World::new(plan.scheme.monitor(), plan.settings.options, plan.announce).map_err(
             |error| match error {
                 NoWorld::Nic(error) => {
-                    trouble("there is no page-bound NIC to test with", error.why, error.remedy)
+                    lacking("there is no page-bound NIC to test with", error.why, error.remedy)
                 }
                 NoWorld::Cache(error) => trouble("there is no memory for a cache", error, "free memory"),
             },
@@ -145,11 +152,11 @@ fn start_monitor(plan: &Plan) -> Result<Active, Stopped> {
     monitor.want(wanted);
     plan.settings
         .prepare(monitor)
-        .map_err(|error| trouble("registrations cannot be kept", error, error.remedy()))?;
+        .map_err(|error| lacking("registrations cannot be kept", error, error.remedy()))?;
     let active = monitor.start();
     match active {
         Active::None { why } if wanted == Wanted::Auto => {
-            Err(trouble("nothing tells of changes of memory", active, why.remedy()))
+            Err(lacking("nothing tells of changes of memory", active, why.remedy()))
         }
         active => {
             monitor.slow_down(plan.delay);
