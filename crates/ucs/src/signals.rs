@@ -17,6 +17,43 @@ pub fn with_signals_blocked<R>(f: impl FnOnce() -> R) -> R {
     result
 }
 
+/// While it lives, all signals are blocked in its thread.
+#[cfg(all(feature = "hooks", not(loom)))]
+#[derive(Debug)]
+pub(crate) struct Blocked {
+    before: libc::sigset_t,
+    _of_this_thread: std::marker::PhantomData<*const ()>,
+}
+
+#[cfg(all(feature = "hooks", not(loom)))]
+impl Blocked {
+    pub(crate) fn new() -> Self {
+        Self { before: block_signals(), _of_this_thread: std::marker::PhantomData }
+    }
+}
+
+#[cfg(all(feature = "hooks", not(loom)))]
+impl Drop for Blocked {
+    fn drop(&mut self) {
+        restore_signals(&self.before);
+    }
+}
+
+/// Nothing: only hooks of memory calls could have a signal handler wait for what its own thread holds.
+#[cfg(not(all(feature = "hooks", not(loom))))]
+#[derive(Debug)]
+pub(crate) struct Blocked {
+    _of_this_thread: std::marker::PhantomData<*const ()>,
+}
+
+#[cfg(not(all(feature = "hooks", not(loom))))]
+impl Blocked {
+    #[inline]
+    pub(crate) fn new() -> Self {
+        Self { _of_this_thread: std::marker::PhantomData }
+    }
+}
+
 /// Blocks all signals in this thread (`pthread_sigmask(3)`); answers which were blocked before.
 fn block_signals() -> libc::sigset_t {
     let mut all = MaybeUninit::<libc::sigset_t>::uninit();

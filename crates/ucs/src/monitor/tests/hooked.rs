@@ -168,3 +168,55 @@ fn a_forks_child_goes_on() {
         assert!(monitor.announces());
     });
 }
+
+/// A signal handler unmaps memory while its thread holds the lock that the sinks wait for.
+#[test]
+fn signal_handlers_may_unmap() {
+    use crate::rcache::index::Index;
+    use std::sync::atomic::AtomicBool;
+
+    const PAGES: usize = 200;
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    static AREA: AtomicUsize = AtomicUsize::new(0);
+
+    struct Locks(Index);
+    impl Sink for Locks {
+        fn invalidate(&self, _: PageRange, _: Change) {
+            drop(self.0.lock());
+        }
+    }
+    extern "C" fn handler(_: c_int) {
+        let page = NEXT.fetch_add(1, Ordering::SeqCst);
+        Area { start: AREA.load(Ordering::SeqCst) }.unmap(page, 1);
+    }
+
+    alone("signal_handlers_may_unmap", |monitor| {
+        let area = Area::anonymous(PAGES);
+        AREA.store(area.start, Ordering::SeqCst);
+        monitor.watch(area.pages(0, PAGES)).unwrap();
+        let sink = Arc::new(Locks(Index::new(16).unwrap()));
+        let _subscription = monitor.subscribe(sink.clone()).unwrap();
+        let function = handler as extern "C" fn(c_int) as *const () as libc::sighandler_t;
+        // SAFETY: a handler that calls munmap(2) only, on memory of this test alone.
+        unsafe { libc::signal(libc::SIGUSR1, function) };
+        let done = AtomicBool::new(false);
+        // SAFETY: names this thread.
+        let me = unsafe { libc::pthread_self() };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for count in 1..=PAGES {
+                    // SAFETY: the thread lives through the scope.
+                    unsafe { libc::pthread_kill(me, libc::SIGUSR1) };
+                    wait_until("the handler has run", || NEXT.load(Ordering::SeqCst) >= count);
+                }
+                done.store(true, Ordering::SeqCst);
+            });
+            while !done.load(Ordering::SeqCst) {
+                let writer = sink.0.lock();
+                (0..100).for_each(|_| std::hint::spin_loop());
+                drop(writer);
+            }
+        });
+        assert!(monitor.stats().unmapped >= PAGES as u64);
+    });
+}

@@ -55,6 +55,7 @@ use std::sync::Arc;
 use super::arena::{Arena, Slab};
 use crate::mem::MemError;
 use crate::mem::page::PageRange;
+use crate::signals::Blocked;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use node::{Entry, Inner, Leaf, Node};
 use pool::Pool;
@@ -298,10 +299,8 @@ impl Index {
     pub fn lock(&self) -> Writer<'_> {
         const SPINS: u32 = 128;
         let mut spins = 0;
-        loop {
-            if let Some(writer) = self.try_lock() {
-                return writer;
-            }
+        let blocked = Blocked::new();
+        while !self.take() {
             if spins < SPINS && !cfg!(loom) {
                 spins += 1;
                 std::hint::spin_loop();
@@ -312,13 +311,20 @@ impl Index {
                 loom::thread::yield_now();
             }
         }
+        Writer::new(self, blocked)
     }
 
     /// The right to write, if nobody else has it now.
     #[must_use]
     pub fn try_lock(&self) -> Option<Writer<'_>> {
-        let taken = self.locked.0.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
-        taken.ok().map(|_| Writer::new(self))
+        let blocked = Blocked::new();
+        self.take().then(|| Writer::new(self, blocked))
+    }
+
+    /// Locks it, if it is not locked. Signals are blocked from before until after: a signal handler of this thread may unmap memory, which
+    /// with hooks of memory calls waits for the lock.
+    fn take(&self) -> bool {
+        self.locked.0.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
     /// How many ranges there are.

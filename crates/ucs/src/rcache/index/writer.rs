@@ -10,6 +10,7 @@ use super::pool::Pool;
 use super::walk::{Path, Ranges};
 use super::{Index, LEVELS, PAGES_END, PIECE_SHIFT, Pages, SLOTS_END, split};
 use crate::mem::page::PageRange;
+use crate::signals::Blocked;
 use crate::sync::{AtomicU32, Ordering, fence};
 
 /// A range cannot be inserted.
@@ -34,6 +35,8 @@ pub enum InsertError {
 #[derive(Debug)]
 pub struct Writer<'a> {
     index: &'a Index,
+    /// Until after it is unlocked.
+    _blocked: Blocked,
 }
 
 impl Drop for Writer<'_> {
@@ -72,8 +75,8 @@ impl Replaced {
 }
 
 impl<'a> Writer<'a> {
-    pub(super) fn new(index: &'a Index) -> Self {
-        Self { index }
+    pub(super) fn new(index: &'a Index, blocked: Blocked) -> Self {
+        Self { index, _blocked: blocked }
     }
 
     /// Has the pages belong to `slot`.
