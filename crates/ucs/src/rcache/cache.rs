@@ -5,20 +5,23 @@ use std::ptr;
 use std::sync::{Arc, Weak};
 use std::thread;
 
-use super::books::{Books, Held, Place, Placed};
+use parking_lot::Mutex;
+
+use super::books::{Books, Place, Placed};
+use super::desk::Desks;
 use super::index::Index;
 use super::options::{Mode, Options};
 use super::reclaim::{self, Reclaim};
-use super::region::RegionRef;
+use super::region::{self, Held, RegionRef};
 use super::stats::{Counter, Stats};
-use super::table::Making;
+use super::table::{Making, Reference, Slot};
 use super::word::State;
 use super::{MemMonitor, Registrar};
 use crate::fork::{self, Generation};
 use crate::mem::page::{PageRange, page_size};
 use crate::mem::{Access, MemError};
-use crate::monitor::{Backing, Change, Kind, Refused, Sink, Verdict};
-use crate::sync::{AtomicBool, Ordering};
+use crate::monitor::{Backing, Kind, Refused, Sink, Verdict};
+use crate::sync::{AtomicBool, AtomicUsize, Ordering};
 
 /// How often a registration is tried before it is made for one use: the memory there changes all the time.
 const TRIES: u32 = 16;
@@ -51,15 +54,25 @@ pub enum GetError<E> {
 
 /// A registration cache. Send + Sync, and cheap to clone: clones are the same cache.
 ///
-/// Dropping the last clone, and the last [`RegionRef`], deregisters everything: at once, or a moment later on another thread that
-/// is deregistering something of it just then.
+/// Dropping the last clone deregisters everything that nobody uses: at once, or a moment later on another thread that is
+/// deregistering something of it just then. What is in use ends with the last [`RegionRef`] of it.
 pub struct Cache<R: Registrar> {
     inner: Arc<Inner<R>>,
 }
 
 impl<R: Registrar> Clone for Cache<R> {
     fn clone(&self) -> Self {
+        self.inner.handles.fetch_add(1, Ordering::Relaxed);
         Self { inner: Arc::clone(&self.inner) }
+    }
+}
+
+impl<R: Registrar> Drop for Cache<R> {
+    fn drop(&mut self) {
+        // What was done by the other handles comes before the end.
+        if self.inner.handles.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.inner.close();
+        }
     }
 }
 
@@ -69,22 +82,26 @@ impl<R: Registrar> fmt::Debug for Cache<R> {
     }
 }
 
-/// What a cache is made of.
+/// What a cache is made of. Each handle to the cache keeps it, and each registration ([`Held`]).
 pub(super) struct Inner<R: Registrar> {
     registrar: R,
     monitor: &'static dyn MemMonitor,
-    pub(super) books: Arc<Books<R::Handle>>,
+    pub(super) books: Arc<Books<Held<R>>>,
+    desks: Desks,
     options: Options,
     generation: Generation,
     /// The monitor has said that it watches nothing, and never will.
     off: AtomicBool,
+    /// How many handles there are to the cache.
+    handles: AtomicUsize,
     /// Until it is dropped, the books are told of changes.
-    subscription: Option<Box<dyn Send + Sync>>,
+    subscription: Mutex<Option<Box<dyn Send + Sync>>>,
 }
 
 /// What a look for a registration found.
-enum Found {
-    Hit(u32),
+enum Found<'a, R: Registrar> {
+    /// One, and a reference to it was kept.
+    Hit(&'a Slot<Held<R>>),
     /// Somebody is making one there, or a change is being told of: look again.
     Again,
     None,
@@ -96,7 +113,8 @@ impl<R: Registrar> Cache<R> {
     /// # Errors
     /// [`MemError`]: there is no memory for its tables.
     pub fn new(registrar: R, monitor: &'static dyn MemMonitor, options: Options) -> Result<Self, MemError> {
-        let books = Arc::new(Books::new(Index::new(options.max_regions)?, options.max_regions));
+        let books: Arc<Books<Held<R>>> =
+            Arc::new(Books::new(Index::new(options.max_regions)?, options.max_regions));
         let subscription = match options.mode {
             Mode::Off => None,
             _ => monitor.subscribe(Arc::clone(&books) as Arc<dyn Sink>),
@@ -106,7 +124,11 @@ impl<R: Registrar> Cache<R> {
         let options = Options { mode, alignment, ..options };
         let generation = fork::generation();
         let off = AtomicBool::new(mode == Mode::Off);
-        let inner = Arc::new(Inner { registrar, monitor, books, options, generation, off, subscription });
+        let subscription = Mutex::new(subscription);
+        let (desks, handles) = (Desks::new(), AtomicUsize::new(1));
+        let inner =
+            Inner { registrar, monitor, books, desks, options, generation, off, handles, subscription };
+        let inner = Arc::new(inner);
         let weak: Weak<Inner<R>> = Arc::downgrade(&inner);
         reclaim::enroll(weak);
         Ok(Self { inner })
@@ -119,6 +141,7 @@ impl<R: Registrar> Cache<R> {
     ///
     /// # Errors
     /// [`GetError`].
+    #[inline]
     pub fn get(
         &self,
         address: usize,
@@ -130,32 +153,19 @@ impl<R: Registrar> Cache<R> {
             return Err(GetError::Forked);
         }
         let wanted = PageRange::containing(address, len).ok_or(GetError::BadRange { address, len })?;
-        inner.books.counters.count(Counter::gets);
         if inner.off.load(Ordering::Relaxed) || wanted.len() as u64 > inner.options.max_bytes {
             return inner.one_shot(wanted, access);
         }
-        for _ in 0..TRIES {
-            let slot = match inner.find(wanted, access) {
-                Found::Hit(slot) => Some(slot),
-                Found::Again => None,
-                Found::None => match inner.make(wanted, access)? {
-                    Made::Slot(slot) => Some(slot),
-                    Made::Again => None,
-                    Made::OneShot => break,
-                },
-            };
-            match slot {
-                Some(slot) => return Ok(RegionRef::cached(inner, slot)),
-                None => thread::yield_now(),
-            }
+        match inner.find(wanted, access) {
+            Found::Hit(slot) => Ok(RegionRef::cached(slot)),
+            found => inner.get_on(found, wanted, access),
         }
-        inner.one_shot(wanted, access)
     }
 
     /// Ends the registrations of `range`: its memory changes, or has changed. Those in use end with their last use.
     pub fn invalidate(&self, range: PageRange) {
         if self.inner.generation.is_current() {
-            self.inner.books.invalidate(range, Change::Announced);
+            self.inner.books.invalidate_range(range);
             self.inner.reclaim();
         }
     }
@@ -168,7 +178,8 @@ impl<R: Registrar> Cache<R> {
     /// Figures.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.inner.books.counters.sum()
+        let (hits, checks) = self.inner.desks.sums();
+        self.inner.books.counters.sum(hits, checks)
     }
 
     /// How many registrations can be found.
@@ -191,8 +202,9 @@ impl<R: Registrar> Cache<R> {
 }
 
 /// What became of a registration that was to be made.
-enum Made {
-    Slot(u32),
+enum Made<'a, R: Registrar> {
+    /// One, with a reference for its maker.
+    Slot(&'a Slot<Held<R>>),
     /// Its memory changed meanwhile, or somebody else is making one.
     Again,
     /// Nobody can tell of changes there, or there is no room.
@@ -207,72 +219,144 @@ enum Failed<E> {
 }
 
 impl<R: Registrar> Inner<R> {
-    /// Looks for a registration, and takes a reference to it.
+    /// Looks for a registration, and takes a reference to it. All that a hit writes is the slot's word, and the thread's own desk.
     #[inline]
-    fn find(&self, wanted: PageRange, access: Access) -> Found {
+    fn find(&self, wanted: PageRange, access: Access) -> Found<'_, R> {
         let seq = self.monitor.seq();
         if !seq.is_multiple_of(2) {
             return Found::Again;
         }
-        let Some((number, slot)) = self.books.find(wanted.start()) else { return Found::None };
-        let reference = match slot.reference() {
-            Ok(reference) => reference,
-            Err((state, last)) => {
-                if last {
-                    self.finish(number);
+        let desk = self.desks.mine();
+        let recent = desk.recent(wanted.start());
+        let remembered = self.books.slot(recent.load(Ordering::Relaxed));
+        let remembered = remembered.filter(|slot| slot.serves(wanted, access));
+        let reference = match remembered.and_then(|slot| Self::refer(slot, wanted, access).ok()) {
+            Some(reference) => reference,
+            None => {
+                let Some((number, slot)) = self.books.find(wanted.start()) else { return Found::None };
+                recent.store(number, Ordering::Relaxed);
+                match Self::refer(slot, wanted, access) {
+                    Ok(reference) => reference,
+                    Err(found) => return found,
                 }
-                return if state == State::Registering { Found::Again } else { Found::None };
             }
         };
-        // It was valid: what the slot says belongs to this registration, as long as the reference is held.
-        let found = if !slot.serves(wanted, access) {
-            Found::None
-        } else if self.options.mode == Mode::Strict {
-            self.books.counters.count(Counter::checks);
+        let slot = reference.slot();
+        let found = if self.options.mode == Mode::Strict {
+            desk.count_check();
             let range = slot.range().unwrap_or(wanted);
             match self.monitor.check(range, reference.handle().backing) {
                 // The check alone can be fooled: the pages were unmapped, others were mapped and watched there, and the event has
                 // been read since. Then the state has changed, or is about to, which the sequence number tells.
-                Verdict::Live if reference.is_valid() && self.monitor.seq() == seq => Found::Hit(number),
-                Verdict::Live => Found::Again,
-                Verdict::Pending => {
-                    self.books.counters.count(Counter::pending);
-                    Found::Again
-                }
-                Verdict::Replaced => {
-                    self.books.counters.count(Counter::replaced);
-                    self.books.invalidate_slot(slot);
-                    Found::None
-                }
+                Verdict::Live if reference.is_valid() && self.monitor.seq() == seq => Ok(()),
+                verdict => Err(self.no_hit(verdict, slot)),
             }
         } else {
-            Found::Hit(number)
+            Ok(())
         };
-        if matches!(found, Found::Hit(_)) {
-            slot.touch();
-            self.books.counters.count(Counter::hits);
-            reference.keep();
-        } else if reference.release() {
-            self.finish(number);
+        match found {
+            Ok(()) => {
+                slot.touch();
+                desk.count_hit();
+                Found::Hit(reference.keep())
+            }
+            Err(found) => {
+                reference.release().into_iter().for_each(region::end);
+                found
+            }
         }
-        found
+    }
+
+    /// Takes a reference to what is in a slot, if that is valid and serves.
+    #[inline]
+    fn refer(
+        slot: &Slot<Held<R>>,
+        wanted: PageRange,
+        access: Access,
+    ) -> Result<Reference<'_, Held<R>>, Found<'_, R>> {
+        match slot.reference() {
+            // It was valid: what the slot says belongs to this registration, as long as the reference is held.
+            Ok(reference) if slot.serves(wanted, access) => Ok(reference),
+            Ok(reference) => {
+                reference.release().into_iter().for_each(region::end);
+                Err(Found::None)
+            }
+            Err((state, claimed)) => {
+                claimed.into_iter().for_each(region::end);
+                Err(if state == State::Registering { Found::Again } else { Found::None })
+            }
+        }
+    }
+
+    /// What becomes of a registration that the check did not find alive and unchanged.
+    #[cold]
+    fn no_hit(&self, verdict: Verdict, slot: &Slot<Held<R>>) -> Found<'_, R> {
+        match verdict {
+            Verdict::Live => Found::Again,
+            Verdict::Pending => {
+                self.books.counters.count(Counter::pending);
+                Found::Again
+            }
+            Verdict::Replaced => {
+                self.books.counters.count(Counter::replaced);
+                self.books.invalidate_slot(slot);
+                Found::None
+            }
+        }
+    }
+
+    /// Goes on with a `get` that was no hit.
+    #[cold]
+    fn get_on<'a>(
+        self: &'a Arc<Self>,
+        mut found: Found<'a, R>,
+        wanted: PageRange,
+        access: Access,
+    ) -> Result<RegionRef<R>, GetError<R::Error>> {
+        for _ in 0..TRIES {
+            match found {
+                Found::Hit(slot) => return Ok(RegionRef::cached(slot)),
+                Found::Again => {}
+                Found::None => match self.make(wanted, access)? {
+                    Made::Slot(slot) => return Ok(RegionRef::cached(slot)),
+                    Made::Again => {}
+                    Made::OneShot => break,
+                },
+            }
+            thread::yield_now();
+            found = self.find(wanted, access);
+        }
+        if let Found::Hit(slot) = found {
+            return Ok(RegionRef::cached(slot));
+        }
+        self.one_shot(wanted, access)
     }
 
     /// Makes a registration, and takes a reference to it.
     #[cold]
-    fn make(&self, wanted: PageRange, access: Access) -> Result<Made, GetError<R::Error>> {
+    fn make(self: &Arc<Self>, wanted: PageRange, access: Access) -> Result<Made<'_, R>, GetError<R::Error>> {
         let made = match self.make_of(wanted, access, true) {
             Err(Failed::More) => self.make_of(wanted, access, false),
             answer => answer,
         };
         match made {
             Ok(made) => Ok(made),
-            Err(Failed::Register(error)) => Err(GetError::Register(error)),
+            Err(Failed::Register(error)) => Err(self.failed(error)),
             Err(Failed::More) => Ok(Made::OneShot), // it was not more
         }
     }
 
-    fn make_of(&self, wanted: PageRange, access: Access, widen: bool) -> Result<Made, Failed<R::Error>> {
+    fn failed(&self, error: R::Error) -> GetError<R::Error> {
+        self.books.counters.count(Counter::gets);
+        GetError::Register(error)
+    }
+
+    fn make_of(
+        self: &Arc<Self>,
+        wanted: PageRange,
+        access: Access,
+        widen: bool,
+    ) -> Result<Made<'_, R>, Failed<R::Error>> {
         if self.monitor.is_suspect(wanted) {
             return Ok(Made::Again); // its pages are on their way out
         }
@@ -295,7 +379,7 @@ impl<R: Registrar> Inner<R> {
         let is_more = (place.range, place.access) != (wanted, access);
         let Place { number, range, access, making } = place;
         let mut entry = Entry { inner: self, number, range, making: Some(making) };
-        reclaim::recheck(range, self.monitor, ptr::from_ref(self).cast());
+        reclaim::recheck(range, self.monitor, Arc::as_ptr(self).cast());
         let backing = match self.monitor.watch(range) {
             Ok(backing) => backing,
             Err(refused) => {
@@ -310,19 +394,24 @@ impl<R: Registrar> Inner<R> {
             return Ok(Made::OneShot);
         }
         match self.registrar.register(range, access) {
-            Ok(handle) => entry.put(Held { handle, backing }),
+            Ok(handle) => entry.put(Held { handle, backing, cache: Arc::clone(self) }),
             Err(error) => {
                 drop(entry);
                 return Err(if is_more { Failed::More } else { Failed::Register(error) });
             }
         }
         self.books.counters.add(Counter::pinned_bytes, range.len() as u64);
-        if self.is_settled(range, backing) && entry.publish() {
-            self.books.counters.count(Counter::misses);
-            Ok(Made::Slot(number))
-        } else {
-            self.books.counters.count(Counter::poisoned);
-            Ok(Made::Again)
+        let made = if self.is_settled(range, backing) { entry.publish() } else { None };
+        match made {
+            Some(slot) => {
+                self.desks.mine().recent(wanted.start()).store(number, Ordering::Relaxed);
+                self.books.counters.count(Counter::misses);
+                Ok(Made::Slot(slot))
+            }
+            None => {
+                self.books.counters.count(Counter::poisoned);
+                Ok(Made::Again)
+            }
         }
     }
 
@@ -355,17 +444,18 @@ impl<R: Registrar> Inner<R> {
         wanted: PageRange,
         access: Access,
     ) -> Result<RegionRef<R>, GetError<R::Error>> {
-        let handle = self.registrar.register(wanted, access).map_err(GetError::Register)?;
+        let handle = self.registrar.register(wanted, access).map_err(|error| self.failed(error))?;
         self.books.counters.count(Counter::one_shots);
         self.books.counters.add(Counter::pinned_bytes, wanted.len() as u64);
-        Ok(RegionRef::one_shot(self, handle, wanted))
+        let backing = Backing::anonymous(); // nobody asks
+        let held = Held { handle, backing, cache: Arc::clone(self) };
+        Ok(RegionRef::one_shot(held, wanted, access))
     }
 
     /// Ends a registration that is stale and not in use, if nobody else does.
-    pub(super) fn finish(&self, number: u32) {
-        if let Some((held, range)) = self.books.claim(number) {
-            self.deregister(held.handle, range);
-            self.books.free(number);
+    fn finish(&self, number: u32) {
+        if let Some(claimed) = self.books.slot(number).and_then(Slot::claim) {
+            region::end(claimed);
         }
     }
 
@@ -385,20 +475,25 @@ struct Entry<'a, R: Registrar> {
     inner: &'a Inner<R>,
     number: u32,
     range: PageRange,
-    making: Option<Making<'a, Held<R::Handle>>>,
+    making: Option<Making<'a, Held<R>>>,
 }
 
-impl<R: Registrar> Entry<'_, R> {
-    fn put(&mut self, held: Held<R::Handle>) {
+impl<'a, R: Registrar> Entry<'a, R> {
+    fn put(&mut self, held: Held<R>) {
         if let Some(making) = &mut self.making {
             making.put(held);
         }
     }
 
-    /// Lets others find it, with a reference for its maker; `false`: its memory has changed.
-    fn publish(mut self) -> bool {
-        self.making = self.making.take().and_then(|making| making.publish().err());
-        self.making.is_none()
+    /// Lets others find it, with a reference for its maker; `None`: its memory has changed.
+    fn publish(mut self) -> Option<&'a Slot<Held<R>>> {
+        match self.making.take()?.publish() {
+            Ok(slot) => Some(slot),
+            Err(making) => {
+                self.making = Some(making);
+                None
+            }
+        }
     }
 }
 
@@ -429,12 +524,8 @@ impl<R: Registrar> Reclaim for Inner<R> {
         if !self.generation.is_current() {
             return;
         }
-        loop {
-            let stale = self.books.stale();
-            stale.iter().for_each(|number| self.finish(number));
-            if !stale.is_full() {
-                return;
-            }
+        while let Some(number) = self.books.next_stale() {
+            self.finish(number);
         }
     }
 }
@@ -443,7 +534,7 @@ impl<R: Registrar> Inner<R> {
     /// Whether what slot `number` is a registration of is still mapped; otherwise that is stale now.
     fn check_slot(&self, number: u32) {
         let Some(slot) = self.books.slot(number) else { return };
-        let last = match slot.reference() {
+        let claimed = match slot.reference() {
             Ok(reference) => {
                 let range = slot.range().unwrap_or(PageRange::everything());
                 let mut verdict = self.monitor.check(range, reference.handle().backing);
@@ -459,20 +550,16 @@ impl<R: Registrar> Inner<R> {
                 }
                 reference.release()
             }
-            Err((_, last)) => last,
+            Err((_, claimed)) => claimed,
         };
-        if last {
-            self.finish(number);
-        }
+        claimed.into_iter().for_each(region::end);
     }
-}
 
-impl<R: Registrar> Drop for Inner<R> {
-    /// Nobody uses anything any more: each use holds this.
-    fn drop(&mut self) {
-        self.subscription = None;
+    /// The last handle has gone: nobody asks for anything any more. What is not in use ends now, the rest with its last use.
+    fn close(&self) {
+        drop(self.subscription.lock().take());
         if self.generation.is_current() {
-            self.books.invalidate(PageRange::everything(), Change::Announced);
+            self.books.invalidate_range(PageRange::everything());
             self.reclaim();
         }
     }

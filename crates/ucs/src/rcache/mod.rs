@@ -25,6 +25,7 @@
 //! | `cache.rs` | `get`: finding and making |
 //! | `books.rs` | what is changed under the index's lock: placing, merging, evicting, invalidating |
 //! | `table.rs`, `word.rs` | a descriptor; its state, generation and references in one word |
+//! | `desk.rs` | what each thread remembers, and counts |
 //! | `index/`, `arena.rs` | which range an address belongs to |
 //! | `region.rs` | a registration in use |
 //! | `reclaim.rs` | deregistering what is stale when nobody comes by |
@@ -32,6 +33,7 @@
 pub mod arena;
 mod books;
 mod cache;
+mod desk;
 pub mod index;
 mod options;
 mod reclaim;
