@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 
 use super::books::{Books, Place, Placed};
 use super::desk::Desks;
+use super::guess::Guesses;
 use super::index::Index;
 use super::options::{Mode, Options};
 use super::reclaim::{self, Reclaim};
@@ -88,6 +89,7 @@ pub(super) struct Inner<R: Registrar> {
     monitor: &'static dyn MemMonitor,
     pub(super) books: Arc<Books<Held<R>>>,
     desks: Desks,
+    guesses: Guesses,
     options: Options,
     generation: Generation,
     /// The monitor has said that it watches nothing, and never will.
@@ -125,9 +127,20 @@ impl<R: Registrar> Cache<R> {
         let generation = fork::generation();
         let off = AtomicBool::new(mode == Mode::Off);
         let subscription = Mutex::new(subscription);
-        let (desks, handles) = (Desks::new(), AtomicUsize::new(1));
-        let inner =
-            Inner { registrar, monitor, books, desks, options, generation, off, handles, subscription };
+        let (desks, guesses) = (Desks::new(), Guesses::new(options.max_regions));
+        let handles = AtomicUsize::new(1);
+        let inner = Inner {
+            registrar,
+            monitor,
+            books,
+            desks,
+            guesses,
+            options,
+            generation,
+            off,
+            handles,
+            subscription,
+        };
         let inner = Arc::new(inner);
         let weak: Weak<Inner<R>> = Arc::downgrade(&inner);
         reclaim::enroll(weak);
@@ -228,15 +241,17 @@ impl<R: Registrar> Inner<R> {
         }
         let desk = self.desks.mine();
         let recent = desk.recent(wanted.start());
-        let remembered = self.books.slot(recent.load(Ordering::Relaxed));
-        let remembered = remembered.filter(|slot| slot.serves(wanted, access));
-        let reference = match remembered.and_then(|slot| Self::refer(slot, wanted, access).ok()) {
+        // Most likely, likely, and sure: all but the last may be wrong, and the slot tells.
+        let number = recent.load(Ordering::Relaxed);
+        let reference = match self.refer_if(number, wanted, access) {
             Some(reference) => reference,
             None => {
-                let Some((number, slot)) = self.books.find(wanted.start()) else { return Found::None };
-                recent.store(number, Ordering::Relaxed);
-                match Self::refer(slot, wanted, access) {
-                    Ok(reference) => reference,
+                let (number, found) = self.look_up(wanted, access);
+                match found {
+                    Ok(reference) => {
+                        recent.store(number, Ordering::Relaxed);
+                        reference
+                    }
                     Err(found) => return found,
                 }
             }
@@ -265,6 +280,31 @@ impl<R: Registrar> Inner<R> {
                 found
             }
         }
+    }
+
+    /// Takes a reference to what the index has there, or has had when somebody made it; and tells the slot's number.
+    #[inline]
+    fn look_up(
+        &self,
+        wanted: PageRange,
+        access: Access,
+    ) -> (u32, Result<Reference<'_, Held<R>>, Found<'_, R>>) {
+        if let Some(number) = self.guesses.of(wanted.start())
+            && let Some(reference) = self.refer_if(number, wanted, access)
+        {
+            return (number, Ok(reference));
+        }
+        match self.books.find(wanted.start()) {
+            Some((number, slot)) => (number, Self::refer(slot, wanted, access)),
+            None => (0, Err(Found::None)),
+        }
+    }
+
+    /// Takes a reference to what is in a slot that is only guessed; writes nothing where that is wrong, but in a race.
+    #[inline]
+    fn refer_if(&self, number: u32, wanted: PageRange, access: Access) -> Option<Reference<'_, Held<R>>> {
+        let slot = self.books.slot(number).filter(|slot| slot.serves(wanted, access))?;
+        Self::refer(slot, wanted, access).ok()
     }
 
     /// Takes a reference to what is in a slot, if that is valid and serves.
@@ -405,6 +445,7 @@ impl<R: Registrar> Inner<R> {
         match made {
             Some(slot) => {
                 self.desks.mine().recent(wanted.start()).store(number, Ordering::Relaxed);
+                self.guesses.note(wanted.start(), number);
                 self.books.counters.count(Counter::misses);
                 Ok(Made::Slot(slot))
             }

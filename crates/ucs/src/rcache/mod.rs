@@ -26,6 +26,7 @@
 //! | `books.rs` | what is changed under the index's lock: placing, merging, evicting, invalidating |
 //! | `table.rs`, `word.rs` | a descriptor; its state, generation and references in one word |
 //! | `desk.rs` | what each thread remembers, and counts |
+//! | `guess.rs` | which slot an address is likely to be in |
 //! | `index/`, `arena.rs` | which range an address belongs to |
 //! | `region.rs` | a registration in use |
 //! | `reclaim.rs` | deregistering what is stale when nobody comes by |
@@ -34,6 +35,7 @@ pub mod arena;
 mod books;
 mod cache;
 mod desk;
+mod guess;
 pub mod index;
 mod options;
 mod reclaim;
