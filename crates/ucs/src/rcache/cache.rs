@@ -7,31 +7,26 @@ use std::thread;
 
 use parking_lot::Mutex;
 
-use super::books::{Books, Place, Placed};
+use super::books::Books;
 use super::desk::Desks;
 use super::guess::Guesses;
 use super::index::Index;
+use super::make::{Made, SETTLING};
 use super::options::{Mode, Options};
 use super::reclaim::{self, Reclaim};
 use super::region::{self, Held, RegionRef};
 use super::stats::{Counter, Stats};
-use super::table::{Making, Reference, Slot};
+use super::table::{Reference, Slot};
 use super::word::State;
 use super::{MemMonitor, Registrar};
 use crate::fork::{self, Generation};
 use crate::mem::page::{PageRange, page_size};
 use crate::mem::{Access, MemError};
-use crate::monitor::{Backing, Kind, Refused, Sink, Verdict};
+use crate::monitor::{Backing, Sink, Verdict};
 use crate::sync::{AtomicBool, AtomicUsize, Ordering};
 
 /// How often a registration is tried before it is made for one use: the memory there changes all the time.
 const TRIES: u32 = 16;
-
-/// How often it is asked whether a registration made just now is settled, while other memory changes.
-const SETTLING: u32 = 64;
-
-/// How often room is made before a registration is made for one use: each time for some 30 that are in the way.
-const ROOMS: u32 = 1024;
 
 /// No registration to use.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -85,15 +80,15 @@ impl<R: Registrar> fmt::Debug for Cache<R> {
 
 /// What a cache is made of. Each handle to the cache keeps it, and each registration ([`Held`]).
 pub(super) struct Inner<R: Registrar> {
-    registrar: R,
-    monitor: &'static dyn MemMonitor,
+    pub(super) registrar: R,
+    pub(super) monitor: &'static dyn MemMonitor,
     pub(super) books: Arc<Books<Held<R>>>,
-    desks: Desks,
-    guesses: Guesses,
-    options: Options,
+    pub(super) desks: Desks,
+    pub(super) guesses: Guesses,
+    pub(super) options: Options,
     generation: Generation,
     /// The monitor has said that it watches nothing, and never will.
-    off: AtomicBool,
+    pub(super) off: AtomicBool,
     /// How many handles there are to the cache.
     handles: AtomicUsize,
     /// Until it is dropped, the books are told of changes.
@@ -212,23 +207,6 @@ impl<R: Registrar> Cache<R> {
     pub fn mode(&self) -> Mode {
         if self.inner.off.load(Ordering::Relaxed) { Mode::Off } else { self.inner.options.mode }
     }
-}
-
-/// What became of a registration that was to be made.
-enum Made<'a, R: Registrar> {
-    /// One, with a reference for its maker.
-    Slot(&'a Slot<Held<R>>),
-    /// Its memory changed meanwhile, or somebody else is making one.
-    Again,
-    /// Nobody can tell of changes there, or there is no room.
-    OneShot,
-}
-
-/// Why a registration was not made.
-enum Failed<E> {
-    /// What was tried is more than was asked for.
-    More,
-    Register(E),
 }
 
 impl<R: Registrar> Inner<R> {
@@ -372,112 +350,6 @@ impl<R: Registrar> Inner<R> {
         self.one_shot(wanted, access)
     }
 
-    /// Makes a registration, and takes a reference to it.
-    #[cold]
-    fn make(self: &Arc<Self>, wanted: PageRange, access: Access) -> Result<Made<'_, R>, GetError<R::Error>> {
-        let made = match self.make_of(wanted, access, true) {
-            Err(Failed::More) => self.make_of(wanted, access, false),
-            answer => answer,
-        };
-        match made {
-            Ok(made) => Ok(made),
-            Err(Failed::Register(error)) => Err(self.failed(error)),
-            Err(Failed::More) => Ok(Made::OneShot), // it was not more
-        }
-    }
-
-    fn failed(&self, error: R::Error) -> GetError<R::Error> {
-        self.books.counters.count(Counter::gets);
-        GetError::Register(error)
-    }
-
-    fn make_of(
-        self: &Arc<Self>,
-        wanted: PageRange,
-        access: Access,
-        widen: bool,
-    ) -> Result<Made<'_, R>, Failed<R::Error>> {
-        if self.monitor.is_suspect(wanted) {
-            return Ok(Made::Again); // its pages are on their way out
-        }
-        let widest = if widen { wanted.widened(self.options.alignment).unwrap_or(wanted) } else { wanted };
-        let may_widen = |range: PageRange| {
-            widen && range.len() as u64 <= self.options.max_bytes && !self.monitor.is_suspect(range)
-        };
-        let mut rooms = 0..ROOMS;
-        let place = loop {
-            let (placed, ended) = self.books.place(wanted, widest, access, &self.options, may_widen);
-            ended.iter().for_each(|number| self.finish(number));
-            match placed {
-                Placed::At(place) => break place,
-                Placed::Busy => return Ok(Made::Again),
-                Placed::More if rooms.next().is_some() => {}
-                Placed::More | Placed::Full => return Ok(Made::OneShot),
-            }
-        };
-        // Of several merged, or widened, one page may be missing, or not allow it.
-        let is_more = (place.range, place.access) != (wanted, access);
-        let Place { number, range, access, making } = place;
-        let mut entry = Entry { inner: self, number, range, making: Some(making) };
-        reclaim::recheck(range, self.monitor, Arc::as_ptr(self).cast());
-        let backing = match self.monitor.watch(range) {
-            Ok(backing) => backing,
-            Err(refused) => {
-                drop(entry);
-                if let Refused::Off { .. } | Refused::Forked = refused {
-                    self.off.store(true, Ordering::Relaxed);
-                }
-                return if is_more { Err(Failed::More) } else { Ok(Made::OneShot) };
-            }
-        };
-        if !self.options.files && (backing.is_shared() || backing.kind() == Kind::File) {
-            return Ok(Made::OneShot);
-        }
-        match self.registrar.register(range, access) {
-            Ok(handle) => entry.put(Held { handle, backing, cache: Arc::clone(self) }),
-            Err(error) => {
-                drop(entry);
-                return Err(if is_more { Failed::More } else { Failed::Register(error) });
-            }
-        }
-        self.books.counters.add(Counter::pinned_bytes, range.len() as u64);
-        let made = if self.is_settled(range, backing) { entry.publish() } else { None };
-        match made {
-            Some(slot) => {
-                self.desks.mine().recent(wanted.start()).store(number, Ordering::Relaxed);
-                self.guesses.note(wanted.start(), number);
-                self.books.counters.count(Counter::misses);
-                Ok(Made::Slot(slot))
-            }
-            None => {
-                self.books.counters.count(Counter::poisoned);
-                Ok(Made::Again)
-            }
-        }
-    }
-
-    /// Whether what was registered just now is what is mapped there, will stay so as far as is known, and all that has happened before
-    /// is told.
-    ///
-    /// An event that was read before the check has reached the slot's word when the sequence number is even. One that announces
-    /// that pages are about to go may have been told before the registration was entered: so that is asked again. The answers
-    /// count if nothing was read meanwhile.
-    fn is_settled(&self, range: PageRange, backing: Backing) -> bool {
-        for _ in 0..SETTLING {
-            let seq = self.monitor.seq();
-            if seq.is_multiple_of(2) {
-                match self.monitor.check(range, backing) {
-                    Verdict::Live if self.monitor.is_suspect(range) => return false,
-                    Verdict::Live if self.monitor.seq() == seq => return true,
-                    Verdict::Replaced => return false,
-                    Verdict::Live | Verdict::Pending => {}
-                }
-            }
-            thread::yield_now();
-        }
-        false
-    }
-
     /// A registration that nobody else finds, for one use.
     #[cold]
     fn one_shot(
@@ -494,7 +366,7 @@ impl<R: Registrar> Inner<R> {
     }
 
     /// Ends a registration that is stale and not in use, if nobody else does.
-    fn finish(&self, number: u32) {
+    pub(super) fn finish(&self, number: u32) {
         if let Some(claimed) = self.books.slot(number).and_then(Slot::claim) {
             region::end(claimed);
         }
@@ -508,45 +380,6 @@ impl<R: Registrar> Inner<R> {
 
     pub(super) fn is_mine(&self) -> bool {
         self.generation.is_current()
-    }
-}
-
-/// A registration that is being made, in the index. Dropped, it is given up, also where a transport panics.
-struct Entry<'a, R: Registrar> {
-    inner: &'a Inner<R>,
-    number: u32,
-    range: PageRange,
-    making: Option<Making<'a, Held<R>>>,
-}
-
-impl<'a, R: Registrar> Entry<'a, R> {
-    fn put(&mut self, held: Held<R>) {
-        if let Some(making) = &mut self.making {
-            making.put(held);
-        }
-    }
-
-    /// Lets others find it, with a reference for its maker; `None`: its memory has changed.
-    fn publish(mut self) -> Option<&'a Slot<Held<R>>> {
-        match self.making.take()?.publish() {
-            Ok(slot) => Some(slot),
-            Err(making) => {
-                self.making = Some(making);
-                None
-            }
-        }
-    }
-}
-
-impl<R: Registrar> Drop for Entry<'_, R> {
-    fn drop(&mut self) {
-        if let Some(making) = self.making.take() {
-            self.inner.books.unlink(self.number, self.range);
-            if let Some(held) = making.abandon() {
-                self.inner.deregister(held.handle, self.range);
-            }
-            self.inner.books.free(self.number);
-        }
     }
 }
 

@@ -46,12 +46,6 @@ impl Guesses {
         }
     }
 
-    /// How many bytes it takes.
-    #[cfg(test)]
-    pub(super) fn bytes(&self) -> usize {
-        size_of_val(&*self.buckets)
-    }
-
     #[inline]
     fn place(&self, address: usize) -> Place<'_> {
         let hash = (address as u64 >> 12).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -94,7 +88,7 @@ mod tests {
     fn most_are_right_and_few_are_wrong() {
         const SLOTS: u32 = 100_000;
         let guesses = Guesses::new(SLOTS);
-        assert!(guesses.bytes() <= 11 * SLOTS as usize);
+        assert!(size_of_val(&*guesses.buckets) <= 11 * SLOTS as usize);
         let address = |number: u32| (1 << 44) + number as usize * 8192;
         assert_eq!(guesses.of(address(0)), None);
         (0..SLOTS).for_each(|number| guesses.note(address(number), number));

@@ -22,7 +22,8 @@
 //!
 //! | file | subject |
 //! |---|---|
-//! | `cache.rs` | `get`: finding and making |
+//! | `cache.rs` | `get`: finding |
+//! | `make.rs` | making, where nothing was found |
 //! | `books.rs` | what is changed under the index's lock: placing, merging, evicting, invalidating |
 //! | `table.rs`, `word.rs` | a descriptor; its state, generation and references in one word |
 //! | `desk.rs` | what each thread remembers, and counts |
@@ -37,6 +38,7 @@ mod cache;
 mod desk;
 mod guess;
 pub mod index;
+mod make;
 mod options;
 mod reclaim;
 mod region;
