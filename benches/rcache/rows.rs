@@ -77,7 +77,7 @@ pub(crate) fn measure(options: Options) -> (Standings, f64) {
     let full = full();
     let bytes = (resident() - before) / REGIONS as f64;
     hits(&mut rows, &full);
-    threads(&mut rows, &full);
+    threads(&mut rows, "hit, hot, another thread has its own", &full, address(7), address(9_000));
     changes(&mut rows, &full);
     with_the_kernel(&mut rows, &full);
     (rows.standings, bytes)
@@ -92,30 +92,30 @@ fn hits(rows: &mut Rows, full: &Cache<Nothing>) {
     rows.row("hit, reference, given back, random", None, timed(|n| (0..n).for_each(|_| get(full, any()))));
 }
 
-/// Hits of a thread while another has its own, and while it waits.
-fn threads(rows: &mut Rows, full: &Cache<Nothing>) {
+/// Hits of a thread while another has its own, and while that waits.
+fn threads(rows: &mut Rows, name: &str, cache: &Cache<Nothing>, mine: usize, other: usize) {
     const WAIT: u32 = 0;
     const RUN: u32 = 1;
     const RUNS: u32 = 2;
     const END: u32 = 3;
     let state = Arc::new(AtomicU32::new(WAIT));
     let beside = {
-        let (full, state) = (full.clone(), Arc::clone(&state));
+        let (cache, state) = (cache.clone(), Arc::clone(&state));
         std::thread::spawn(move || {
             loop {
                 match state.load(Ordering::Acquire) {
                     WAIT => std::thread::park(),
                     RUN => _ = state.compare_exchange(RUN, RUNS, Ordering::AcqRel, Ordering::Relaxed),
-                    RUNS => (0..64).for_each(|_| get(&full, address(9_000))),
+                    RUNS => (0..64).for_each(|_| get(&cache, other)),
                     _ => return,
                 }
             }
         })
     };
-    let hits = |n| (0..n).for_each(|_| get(full, address(7)));
+    let hits = |n| (0..n).for_each(|_| get(cache, mine));
     let (mut alone, mut ours) = (timed(hits), timed(hits));
     rows.against(
-        "hit, hot, another thread has its own",
+        name,
         Some(Target::Ratio(1.1)),
         |n| {
             state.store(RUN, Ordering::Release);
@@ -172,6 +172,9 @@ fn with_the_kernel(rows: &mut Rows, full: &Cache<Nothing>) {
     let (cache, memory) = checked();
     let at = start(&memory);
     rows.row("hit, checked", Some(1010.0), timed(|n| (0..n).for_each(|_| get(&cache, at))));
+    let others = mapping();
+    get(&cache, start(&others));
+    threads(rows, "hit, checked, another thread has its own", &cache, at, start(&others));
     after_a_munmap(rows, "hit, hot, after a munmap elsewhere", (full, address(7)), None);
     after_a_munmap(rows, "hit, checked, after a munmap elsewhere", (&cache, at), None);
     after_a_munmap(rows, "hit, checked, after one of a registration", (&cache, at), Some(&cache));
