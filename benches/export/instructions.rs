@@ -1,7 +1,6 @@
 //! How many instructions an operation takes: what a change made cheaper or dearer, whatever else the machine does.
 //!
-//! An operation runs many times under callgrind, which counts in that loop only, and in the thread that runs it. The loop's own few
-//! instructions count, too. Exporter and importer are two contexts of one process here: what they run is the same.
+//! Exporter and importer are two contexts of one process here: what they run is the same. See [`rucx_benches::instructions`].
 //!
 //! # Safety
 //! The copy kernel gets two vectors of this process, both long enough.
@@ -9,9 +8,8 @@
 #![allow(unsafe_code)]
 
 use std::hint::black_box;
-use std::process::{Command, Stdio};
 
-use rucx_benches::baseline::Baseline;
+use rucx_benches::instructions::{Counts, counted};
 use ucp::{Context, ImportedRegion, MemMap, PackedMemh, Region};
 use ucs::mem::copy::copy;
 
@@ -55,16 +53,7 @@ const OPERATIONS: [(&str, Repeat); 11] = [
     ("copy 4 KiB", |_, n| copies::<4096>(n)),
 ];
 
-/// How often an operation runs for a count: fewer than an export table has lines.
-const TIMES: u64 = 10_000;
-
 const BASELINE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/baseline/instructions.txt");
-
-const HEADER: &str = "\
-# Instructions of one call, counted by callgrind.
-# Compared by:      cargo bench -p rucx-benches --bench export -- --instructions
-# Written anew by:  cargo bench -p rucx-benches --bench export -- --instructions --write
-";
 
 /// What the operations work on.
 struct World {
@@ -100,72 +89,20 @@ fn copies<const LEN: usize>(n: u64) {
     }
 }
 
+/// Does `with` the operations that can be counted.
+fn counts<T>(with: impl FnOnce(&Counts<'_>) -> T) -> T {
+    with(&Counts { bench: "export", baseline: BASELINE, operations: &OPERATIONS.map(|(name, _)| name) })
+}
+
 /// Runs an operation as often as the words say.
 pub(crate) fn repeat(words: &[String]) -> Result<(), String> {
-    let known = OPERATIONS.map(|(name, _)| name).join("\n");
-    let [name, times] = words else { return Err(known) };
-    let operation = OPERATIONS.iter().find(|(known, _)| known == name).ok_or(known)?.1;
-    let times = times.parse().map_err(|_| format!("not a number: {times}"))?;
-    let world = World::new();
-    counted(operation, &world, times);
+    let (operation, times) = counts(|counts| counts.repeated(words))?;
+    let (world, (_, operation)) = (World::new(), OPERATIONS[operation]);
+    counted(&mut || operation(&world, times));
     Ok(())
 }
 
-/// Where callgrind begins to count, and ends: it knows this function by its name.
-#[inline(never)]
-fn counted(operation: Repeat, world: &World, times: u64) {
-    operation(world, times);
-    black_box(()); // no tail call: the function would be left before the operation begins
-}
-
-const COUNTED: &str = "--toggle-collect=*::instructions::counted";
-
 /// Counts all, and compares with the baseline, or writes it.
 pub(crate) fn compare(words: &[String]) -> Result<(), String> {
-    let write = match words {
-        [] => false,
-        [word] if word == "--write" => true,
-        _ => return Err(format!("--instructions takes --write and nothing else, not {words:?}")),
-    };
-    let mut now = Baseline { toolchain: toolchain()?, counts: Vec::new() };
-    for (name, _) in OPERATIONS {
-        now.counts.push((name.to_owned(), count(name, TIMES)? as f64 / TIMES as f64));
-    }
-    if write {
-        print!("{now}");
-        return std::fs::write(BASELINE, format!("{HEADER}{now}"))
-            .map_err(|error| format!("{BASELINE}: {error}"));
-    }
-    let text = std::fs::read_to_string(BASELINE).map_err(|error| format!("{BASELINE}: {error}"))?;
-    let outcome = Baseline::parse(&text)?.compare(&now);
-    println!("{outcome}");
-    if outcome.is_regression() { Err("more instructions than the baseline has".to_owned()) } else { Ok(()) }
-}
-
-/// What counts depend on beside the code.
-fn toolchain() -> Result<String, String> {
-    let valgrind = said(Command::new("valgrind").arg("--version"))
-        .map_err(|_| "valgrind is missing: apt-get install valgrind".to_owned())?;
-    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-    let rustc = said(Command::new(rustc).arg("--version"))?;
-    Ok(format!("{rustc}, {}, {valgrind}", std::env::consts::ARCH))
-}
-
-fn said(command: &mut Command) -> Result<String, String> {
-    let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
-    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
-}
-
-/// Instructions of a process that runs an operation so many times.
-fn count(name: &str, times: u64) -> Result<u64, String> {
-    let exe = std::env::current_exe().map_err(|error| error.to_string())?;
-    let mut command = Command::new("valgrind");
-    command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null", COUNTED]).arg(exe);
-    command.args(["--count-instructions", name, &times.to_string()]).stdin(Stdio::null());
-    let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
-    let text = String::from_utf8_lossy(&output.stderr);
-    // "==PID== Collected : 12345", valgrind manual, 6.2.
-    let collected = text.lines().find_map(|line| line.split_once("Collected :"));
-    let found = collected.and_then(|(_, count)| count.trim().parse().ok());
-    found.filter(|_| output.status.success()).ok_or_else(|| format!("{command:?}: {}\n{text}", output.status))
+    counts(|counts| counts.compare(words))
 }

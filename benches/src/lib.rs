@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 pub mod baseline;
+pub mod instructions;
 pub mod interleave;
 pub mod options;
 pub mod report;

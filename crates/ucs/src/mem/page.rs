@@ -1,12 +1,15 @@
 //! Page arithmetic.
 
 /// The size of a page of this system, in bytes: a power of two (`getpagesize(2)`).
+#[inline]
 #[must_use]
 pub fn page_size() -> usize {
-    rustix::param::page_size()
+    // The architecture knows no other: then it is no call, and what is computed from it is less.
+    if cfg!(target_arch = "x86_64") { 4096 } else { rustix::param::page_size() }
 }
 
 /// `value` rounded down to a multiple of `align`, a power of two.
+#[inline]
 #[must_use]
 pub const fn align_down(value: usize, align: usize) -> usize {
     debug_assert!(align.is_power_of_two());
@@ -14,6 +17,7 @@ pub const fn align_down(value: usize, align: usize) -> usize {
 }
 
 /// `value` rounded up to a multiple of `align`, a power of two; `None` when that overflows.
+#[inline]
 #[must_use]
 pub const fn align_up(value: usize, align: usize) -> Option<usize> {
     debug_assert!(align.is_power_of_two());
@@ -34,6 +38,7 @@ pub struct PageRange {
 #[allow(clippy::len_without_is_empty)]
 impl PageRange {
     /// The pages from `start` to before `end`; `None` unless both begin a page and `start` lies before `end`.
+    #[inline]
     #[must_use]
     pub fn new(start: usize, end: usize) -> Option<Self> {
         let aligned = (start | end) & (page_size() - 1) == 0;
@@ -41,6 +46,7 @@ impl PageRange {
     }
 
     /// The pages that hold the `len` bytes at `address`; `None` for no bytes, and for bytes past the end of the address space.
+    #[inline]
     #[must_use]
     pub fn containing(address: usize, len: usize) -> Option<Self> {
         if len == 0 {

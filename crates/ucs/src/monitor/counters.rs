@@ -1,6 +1,6 @@
 //! What the monitor has done so far.
 
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering, lane};
 
 /// A number that only grows.
 #[derive(Debug)]
@@ -18,12 +18,22 @@ impl Counter {
     }
 }
 
+/// How many places exact checks are counted in.
+const LANES: usize = 16;
+
+/// A number on a cache line of its own.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Apart(Counter);
+
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
         /// The numbers behind [`MonitorStats`].
         #[derive(Debug)]
         pub(super) struct Counters {
             $(pub(super) $name: Counter,)*
+            /// Exact checks: threads that check all the time do not meet here, most times.
+            checked: [Apart; LANES],
         }
 
         /// What the monitor has done so far. Numbers that were read while they change need not fit each other.
@@ -35,11 +45,19 @@ macro_rules! counters {
 
         impl Counters {
             pub(super) fn new() -> Self {
-                Self { $($name: Counter(AtomicU64::new(0)),)* }
+                let checked = std::array::from_fn(|_| Apart(Counter(AtomicU64::new(0))));
+                Self { $($name: Counter(AtomicU64::new(0)),)* checked }
+            }
+
+            #[inline]
+            pub(super) fn count_check(&self) {
+                self.checked[lane() % LANES].0.add(1);
             }
 
             pub(super) fn snapshot(&self) -> MonitorStats {
-                MonitorStats { $($name: self.$name.0.load(Ordering::Relaxed),)* }
+                let mut stats = MonitorStats { $($name: self.$name.0.load(Ordering::Relaxed),)* };
+                stats.checks += self.checked.iter().map(|lane| lane.0.0.load(Ordering::Relaxed)).sum::<u64>();
+                stats
             }
         }
     };

@@ -281,7 +281,7 @@ impl Monitor {
     #[must_use]
     pub fn check(&self, range: PageRange, backing: Backing) -> Verdict {
         let verdict = self.check_now(range, backing);
-        self.counters.checks.add(1);
+        self.counters.count_check();
         match verdict {
             Verdict::Live => {}
             Verdict::Pending => self.counters.pending.add(1),

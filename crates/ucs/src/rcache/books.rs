@@ -11,19 +11,13 @@ use super::table::{Making, Slot, Table};
 use super::word::State;
 use crate::mem::Access;
 use crate::mem::page::PageRange;
-use crate::monitor::{Backing, Change, Sink};
-
-/// What was registered, and how it is checked.
-#[derive(Debug)]
-pub(super) struct Held<H> {
-    pub(super) handle: H,
-    pub(super) backing: Backing,
-}
+use crate::monitor::{Change, Sink};
+use crate::sync::Ordering;
 
 /// Index and descriptors.
 pub(super) struct Books<H> {
     pub(super) index: Index,
-    table: Table<Held<H>>,
+    table: Table<H>,
     pub(super) counters: Counters,
     /// What else changes under the index's lock only: never contended.
     spare: Mutex<Spare>,
@@ -32,6 +26,9 @@ pub(super) struct Books<H> {
 struct Spare {
     /// Slots that are free.
     free: Vec<u32>,
+    /// Slots that have become stale while nobody used them, each once ([`Slot::listed`]): so there is room for all from the beginning,
+    /// and the handler can add to it. Some were ended since, by those who came across them.
+    stale: Vec<u32>,
     /// Where the eviction goes on.
     hand: u32,
 }
@@ -90,28 +87,30 @@ pub(super) struct Place<'a, H> {
     pub(super) number: u32,
     pub(super) range: PageRange,
     pub(super) access: Access,
-    pub(super) making: Making<'a, Held<H>>,
+    pub(super) making: Making<'a, H>,
 }
 
 impl<H> Books<H> {
     pub(super) fn new(index: Index, slots: u32) -> Self {
-        let spare = Spare { free: (0..slots).rev().collect(), hand: 0 };
+        let stale = Vec::with_capacity(slots as usize);
+        let spare = Spare { free: (0..slots).rev().collect(), stale, hand: 0 };
         Self { index, table: Table::new(slots), counters: Counters::default(), spare: Mutex::new(spare) }
     }
 
     /// The slot that the index has for an address: perhaps another's by now.
     #[inline]
-    pub(super) fn find(&self, address: usize) -> Option<(u32, &Slot<Held<H>>)> {
+    pub(super) fn find(&self, address: usize) -> Option<(u32, &Slot<H>)> {
         let hit = self.index.find(address)?;
         Some((hit.slot, self.table.get(hit.slot)?))
     }
 
-    pub(super) fn slot(&self, number: u32) -> Option<&Slot<Held<H>>> {
+    #[inline]
+    pub(super) fn slot(&self, number: u32) -> Option<&Slot<H>> {
         self.table.get(number)
     }
 
     /// `true`: nobody uses it, and somebody has to end it.
-    pub(super) fn invalidate_slot(&self, slot: &Slot<Held<H>>) -> bool {
+    pub(super) fn invalidate_slot(&self, slot: &Slot<H>) -> bool {
         let (was_valid, was_hit) = (slot.word.load().state() == State::Valid, slot.was_hit());
         let orphaned = slot.word.invalidate();
         if was_valid {
@@ -297,15 +296,6 @@ impl<H> Books<H> {
         there && writer.remove(range).is_some()
     }
 
-    /// Ends a stale registration that nobody uses: one caller gets it, out of the index.
-    pub(super) fn claim(&self, number: u32) -> Option<(Held<H>, PageRange)> {
-        let slot = self.table.get(number)?;
-        let held = slot.claim()?;
-        let range = slot.range()?;
-        self.unlink(number, range);
-        Some((held, range))
-    }
-
     /// Makes a slot free whose registration has ended.
     pub(super) fn free(&self, number: u32) {
         if let Some(slot) = self.table.get(number)
@@ -329,21 +319,33 @@ impl<H> Books<H> {
         (batch, end.filter(|_| more))
     }
 
-    /// Registrations that are stale and not in use, some of them.
-    pub(super) fn stale(&self) -> Batch {
-        let mut batch = Batch::default();
-        let writer = self.index.lock();
-        for (_, number) in writer.iter() {
-            let Some(slot) = self.table.get(number) else { continue };
-            let seen = slot.word.load();
-            if seen.state() == State::Stale && seen.references() == 0 {
-                batch.push(number);
-            }
-            if batch.is_full() {
-                break;
-            }
+    /// A slot that is, or was, stale and not in use.
+    pub(super) fn next_stale(&self) -> Option<u32> {
+        let _writer = self.index.lock();
+        let number = self.spare.lock().stale.pop()?;
+        if let Some(slot) = self.table.get(number) {
+            slot.listed.store(false, Ordering::Relaxed);
         }
-        batch
+        Some(number)
+    }
+
+    /// Ends what overlaps `range`, as far as nobody has to be waited for; `true`: somebody has to come for the rest
+    /// ([`Books::next_stale`]). It takes a search in the index, and a step for each.
+    pub(super) fn invalidate_range(&self, range: PageRange) -> bool {
+        let writer = self.index.lock();
+        let mut spare = self.spare.lock();
+        let mut orphaned = false;
+        writer.overlapping(range, |_, number| {
+            if let Some(slot) = self.table.get(number)
+                && self.invalidate_slot(slot)
+            {
+                orphaned = true;
+                if !slot.listed.swap(true, Ordering::Relaxed) && spare.stale.len() < spare.stale.capacity() {
+                    spare.stale.push(number);
+                }
+            }
+        });
+        orphaned
     }
 }
 
@@ -357,15 +359,7 @@ fn union(a: PageRange, b: PageRange) -> PageRange {
 
 impl<H: Send + Sync + 'static> Sink for Books<H> {
     fn invalidate(&self, range: PageRange, _change: Change) {
-        let mut orphaned = false;
-        let writer = self.index.lock();
-        writer.overlapping(range, |_, number| {
-            if let Some(slot) = self.table.get(number) {
-                orphaned |= self.invalidate_slot(slot);
-            }
-        });
-        drop(writer);
-        if orphaned {
+        if self.invalidate_range(range) {
             reclaim::wake();
         }
     }

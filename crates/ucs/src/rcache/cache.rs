@@ -5,29 +5,28 @@ use std::ptr;
 use std::sync::{Arc, Weak};
 use std::thread;
 
-use super::books::{Books, Held, Place, Placed};
+use parking_lot::Mutex;
+
+use super::books::Books;
+use super::desk::Desks;
+use super::guess::Guesses;
 use super::index::Index;
+use super::make::{Made, SETTLING};
 use super::options::{Mode, Options};
 use super::reclaim::{self, Reclaim};
-use super::region::RegionRef;
+use super::region::{self, Held, RegionRef};
 use super::stats::{Counter, Stats};
-use super::table::Making;
+use super::table::{Reference, Slot};
 use super::word::State;
 use super::{MemMonitor, Registrar};
 use crate::fork::{self, Generation};
 use crate::mem::page::{PageRange, page_size};
 use crate::mem::{Access, MemError};
-use crate::monitor::{Backing, Change, Kind, Refused, Sink, Verdict};
-use crate::sync::{AtomicBool, Ordering};
+use crate::monitor::{Backing, Sink, Verdict};
+use crate::sync::{AtomicBool, AtomicUsize, Ordering};
 
 /// How often a registration is tried before it is made for one use: the memory there changes all the time.
 const TRIES: u32 = 16;
-
-/// How often it is asked whether a registration made just now is settled, while other memory changes.
-const SETTLING: u32 = 64;
-
-/// How often room is made before a registration is made for one use: each time for some 30 that are in the way.
-const ROOMS: u32 = 1024;
 
 /// No registration to use.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -51,15 +50,25 @@ pub enum GetError<E> {
 
 /// A registration cache. Send + Sync, and cheap to clone: clones are the same cache.
 ///
-/// Dropping the last clone, and the last [`RegionRef`], deregisters everything: at once, or a moment later on another thread that
-/// is deregistering something of it just then.
+/// Dropping the last clone deregisters everything that nobody uses: at once, or a moment later on another thread that is
+/// deregistering something of it just then. What is in use ends with the last [`RegionRef`] of it.
 pub struct Cache<R: Registrar> {
     inner: Arc<Inner<R>>,
 }
 
 impl<R: Registrar> Clone for Cache<R> {
     fn clone(&self) -> Self {
+        self.inner.handles.fetch_add(1, Ordering::Relaxed);
         Self { inner: Arc::clone(&self.inner) }
+    }
+}
+
+impl<R: Registrar> Drop for Cache<R> {
+    fn drop(&mut self) {
+        // What was done by the other handles comes before the end.
+        if self.inner.handles.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.inner.close();
+        }
     }
 }
 
@@ -69,22 +78,27 @@ impl<R: Registrar> fmt::Debug for Cache<R> {
     }
 }
 
-/// What a cache is made of.
+/// What a cache is made of. Each handle to the cache keeps it, and each registration ([`Held`]).
 pub(super) struct Inner<R: Registrar> {
-    registrar: R,
-    monitor: &'static dyn MemMonitor,
-    pub(super) books: Arc<Books<R::Handle>>,
-    options: Options,
+    pub(super) registrar: R,
+    pub(super) monitor: &'static dyn MemMonitor,
+    pub(super) books: Arc<Books<Held<R>>>,
+    pub(super) desks: Desks,
+    pub(super) guesses: Guesses,
+    pub(super) options: Options,
     generation: Generation,
     /// The monitor has said that it watches nothing, and never will.
-    off: AtomicBool,
+    pub(super) off: AtomicBool,
+    /// How many handles there are to the cache.
+    handles: AtomicUsize,
     /// Until it is dropped, the books are told of changes.
-    subscription: Option<Box<dyn Send + Sync>>,
+    subscription: Mutex<Option<Box<dyn Send + Sync>>>,
 }
 
 /// What a look for a registration found.
-enum Found {
-    Hit(u32),
+enum Found<'a, R: Registrar> {
+    /// One, and a reference to it was kept.
+    Hit(&'a Slot<Held<R>>),
     /// Somebody is making one there, or a change is being told of: look again.
     Again,
     None,
@@ -96,7 +110,8 @@ impl<R: Registrar> Cache<R> {
     /// # Errors
     /// [`MemError`]: there is no memory for its tables.
     pub fn new(registrar: R, monitor: &'static dyn MemMonitor, options: Options) -> Result<Self, MemError> {
-        let books = Arc::new(Books::new(Index::new(options.max_regions)?, options.max_regions));
+        let books: Arc<Books<Held<R>>> =
+            Arc::new(Books::new(Index::new(options.max_regions)?, options.max_regions));
         let subscription = match options.mode {
             Mode::Off => None,
             _ => monitor.subscribe(Arc::clone(&books) as Arc<dyn Sink>),
@@ -106,7 +121,22 @@ impl<R: Registrar> Cache<R> {
         let options = Options { mode, alignment, ..options };
         let generation = fork::generation();
         let off = AtomicBool::new(mode == Mode::Off);
-        let inner = Arc::new(Inner { registrar, monitor, books, options, generation, off, subscription });
+        let subscription = Mutex::new(subscription);
+        let (desks, guesses) = (Desks::new(), Guesses::new(options.max_regions));
+        let handles = AtomicUsize::new(1);
+        let inner = Inner {
+            registrar,
+            monitor,
+            books,
+            desks,
+            guesses,
+            options,
+            generation,
+            off,
+            handles,
+            subscription,
+        };
+        let inner = Arc::new(inner);
         let weak: Weak<Inner<R>> = Arc::downgrade(&inner);
         reclaim::enroll(weak);
         Ok(Self { inner })
@@ -119,6 +149,7 @@ impl<R: Registrar> Cache<R> {
     ///
     /// # Errors
     /// [`GetError`].
+    #[inline]
     pub fn get(
         &self,
         address: usize,
@@ -130,32 +161,19 @@ impl<R: Registrar> Cache<R> {
             return Err(GetError::Forked);
         }
         let wanted = PageRange::containing(address, len).ok_or(GetError::BadRange { address, len })?;
-        inner.books.counters.count(Counter::gets);
         if inner.off.load(Ordering::Relaxed) || wanted.len() as u64 > inner.options.max_bytes {
             return inner.one_shot(wanted, access);
         }
-        for _ in 0..TRIES {
-            let slot = match inner.find(wanted, access) {
-                Found::Hit(slot) => Some(slot),
-                Found::Again => None,
-                Found::None => match inner.make(wanted, access)? {
-                    Made::Slot(slot) => Some(slot),
-                    Made::Again => None,
-                    Made::OneShot => break,
-                },
-            };
-            match slot {
-                Some(slot) => return Ok(RegionRef::cached(inner, slot)),
-                None => thread::yield_now(),
-            }
+        match inner.find(wanted, access) {
+            Found::Hit(slot) => Ok(RegionRef::cached(slot)),
+            found => inner.get_on(found, wanted, access),
         }
-        inner.one_shot(wanted, access)
     }
 
     /// Ends the registrations of `range`: its memory changes, or has changed. Those in use end with their last use.
     pub fn invalidate(&self, range: PageRange) {
         if self.inner.generation.is_current() {
-            self.inner.books.invalidate(range, Change::Announced);
+            self.inner.books.invalidate_range(range);
             self.inner.reclaim();
         }
     }
@@ -168,7 +186,8 @@ impl<R: Registrar> Cache<R> {
     /// Figures.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.inner.books.counters.sum()
+        let (hits, checks) = self.inner.desks.sums();
+        self.inner.books.counters.sum(hits, checks)
     }
 
     /// How many registrations can be found.
@@ -190,162 +209,145 @@ impl<R: Registrar> Cache<R> {
     }
 }
 
-/// What became of a registration that was to be made.
-enum Made {
-    Slot(u32),
-    /// Its memory changed meanwhile, or somebody else is making one.
-    Again,
-    /// Nobody can tell of changes there, or there is no room.
-    OneShot,
-}
-
-/// Why a registration was not made.
-enum Failed<E> {
-    /// What was tried is more than was asked for.
-    More,
-    Register(E),
-}
-
 impl<R: Registrar> Inner<R> {
-    /// Looks for a registration, and takes a reference to it.
+    /// Looks for a registration, and takes a reference to it. All that a hit writes is the slot's word, and the thread's own desk.
     #[inline]
-    fn find(&self, wanted: PageRange, access: Access) -> Found {
+    fn find(&self, wanted: PageRange, access: Access) -> Found<'_, R> {
         let seq = self.monitor.seq();
         if !seq.is_multiple_of(2) {
             return Found::Again;
         }
-        let Some((number, slot)) = self.books.find(wanted.start()) else { return Found::None };
-        let reference = match slot.reference() {
-            Ok(reference) => reference,
-            Err((state, last)) => {
-                if last {
-                    self.finish(number);
+        let desk = self.desks.mine();
+        let recent = desk.recent(wanted.start());
+        // Most likely, likely, and sure: all but the last may be wrong, and the slot tells.
+        let number = recent.load(Ordering::Relaxed);
+        let reference = match self.refer_if(number, wanted, access) {
+            Some(reference) => reference,
+            None => {
+                let (number, found) = self.look_up(wanted, access);
+                match found {
+                    Ok(reference) => {
+                        recent.store(number, Ordering::Relaxed);
+                        reference
+                    }
+                    Err(found) => return found,
                 }
-                return if state == State::Registering { Found::Again } else { Found::None };
             }
         };
-        // It was valid: what the slot says belongs to this registration, as long as the reference is held.
-        let found = if !slot.serves(wanted, access) {
-            Found::None
-        } else if self.options.mode == Mode::Strict {
-            self.books.counters.count(Counter::checks);
+        let slot = reference.slot();
+        let found = if self.options.mode == Mode::Strict {
+            desk.count_check();
             let range = slot.range().unwrap_or(wanted);
             match self.monitor.check(range, reference.handle().backing) {
                 // The check alone can be fooled: the pages were unmapped, others were mapped and watched there, and the event has
                 // been read since. Then the state has changed, or is about to, which the sequence number tells.
-                Verdict::Live if reference.is_valid() && self.monitor.seq() == seq => Found::Hit(number),
-                Verdict::Live => Found::Again,
-                Verdict::Pending => {
-                    self.books.counters.count(Counter::pending);
-                    Found::Again
-                }
-                Verdict::Replaced => {
-                    self.books.counters.count(Counter::replaced);
-                    self.books.invalidate_slot(slot);
-                    Found::None
-                }
+                Verdict::Live if reference.is_valid() && self.monitor.seq() == seq => Ok(()),
+                verdict => Err(self.no_hit(verdict, slot)),
             }
         } else {
-            Found::Hit(number)
+            Ok(())
         };
-        if matches!(found, Found::Hit(_)) {
-            slot.touch();
-            self.books.counters.count(Counter::hits);
-            reference.keep();
-        } else if reference.release() {
-            self.finish(number);
+        match found {
+            Ok(()) => {
+                slot.touch();
+                desk.count_hit();
+                Found::Hit(reference.keep())
+            }
+            Err(found) => {
+                reference.release().into_iter().for_each(region::end);
+                found
+            }
         }
-        found
     }
 
-    /// Makes a registration, and takes a reference to it.
+    /// Takes a reference to what the index has there, or has had when somebody made it; and tells the slot's number.
+    #[inline]
+    fn look_up(
+        &self,
+        wanted: PageRange,
+        access: Access,
+    ) -> (u32, Result<Reference<'_, Held<R>>, Found<'_, R>>) {
+        if let Some(number) = self.guesses.of(wanted.start())
+            && let Some(reference) = self.refer_if(number, wanted, access)
+        {
+            return (number, Ok(reference));
+        }
+        match self.books.find(wanted.start()) {
+            Some((number, slot)) => (number, Self::refer(slot, wanted, access)),
+            None => (0, Err(Found::None)),
+        }
+    }
+
+    /// Takes a reference to what is in a slot that is only guessed; writes nothing where that is wrong, but in a race.
+    #[inline]
+    fn refer_if(&self, number: u32, wanted: PageRange, access: Access) -> Option<Reference<'_, Held<R>>> {
+        let slot = self.books.slot(number).filter(|slot| slot.serves(wanted, access))?;
+        Self::refer(slot, wanted, access).ok()
+    }
+
+    /// Takes a reference to what is in a slot, if that is valid and serves.
+    #[inline]
+    fn refer(
+        slot: &Slot<Held<R>>,
+        wanted: PageRange,
+        access: Access,
+    ) -> Result<Reference<'_, Held<R>>, Found<'_, R>> {
+        match slot.reference() {
+            // It was valid: what the slot says belongs to this registration, as long as the reference is held.
+            Ok(reference) if slot.serves(wanted, access) => Ok(reference),
+            Ok(reference) => {
+                reference.release().into_iter().for_each(region::end);
+                Err(Found::None)
+            }
+            Err((state, claimed)) => {
+                claimed.into_iter().for_each(region::end);
+                Err(if state == State::Registering { Found::Again } else { Found::None })
+            }
+        }
+    }
+
+    /// What becomes of a registration that the check did not find alive and unchanged.
     #[cold]
-    fn make(&self, wanted: PageRange, access: Access) -> Result<Made, GetError<R::Error>> {
-        let made = match self.make_of(wanted, access, true) {
-            Err(Failed::More) => self.make_of(wanted, access, false),
-            answer => answer,
-        };
-        match made {
-            Ok(made) => Ok(made),
-            Err(Failed::Register(error)) => Err(GetError::Register(error)),
-            Err(Failed::More) => Ok(Made::OneShot), // it was not more
+    fn no_hit(&self, verdict: Verdict, slot: &Slot<Held<R>>) -> Found<'_, R> {
+        match verdict {
+            Verdict::Live => Found::Again,
+            Verdict::Pending => {
+                self.books.counters.count(Counter::pending);
+                Found::Again
+            }
+            Verdict::Replaced => {
+                self.books.counters.count(Counter::replaced);
+                self.books.invalidate_slot(slot);
+                Found::None
+            }
         }
     }
 
-    fn make_of(&self, wanted: PageRange, access: Access, widen: bool) -> Result<Made, Failed<R::Error>> {
-        if self.monitor.is_suspect(wanted) {
-            return Ok(Made::Again); // its pages are on their way out
-        }
-        let widest = if widen { wanted.widened(self.options.alignment).unwrap_or(wanted) } else { wanted };
-        let may_widen = |range: PageRange| {
-            widen && range.len() as u64 <= self.options.max_bytes && !self.monitor.is_suspect(range)
-        };
-        let mut rooms = 0..ROOMS;
-        let place = loop {
-            let (placed, ended) = self.books.place(wanted, widest, access, &self.options, may_widen);
-            ended.iter().for_each(|number| self.finish(number));
-            match placed {
-                Placed::At(place) => break place,
-                Placed::Busy => return Ok(Made::Again),
-                Placed::More if rooms.next().is_some() => {}
-                Placed::More | Placed::Full => return Ok(Made::OneShot),
-            }
-        };
-        // Of several merged, or widened, one page may be missing, or not allow it.
-        let is_more = (place.range, place.access) != (wanted, access);
-        let Place { number, range, access, making } = place;
-        let mut entry = Entry { inner: self, number, range, making: Some(making) };
-        reclaim::recheck(range, self.monitor, ptr::from_ref(self).cast());
-        let backing = match self.monitor.watch(range) {
-            Ok(backing) => backing,
-            Err(refused) => {
-                drop(entry);
-                if let Refused::Off { .. } | Refused::Forked = refused {
-                    self.off.store(true, Ordering::Relaxed);
-                }
-                return if is_more { Err(Failed::More) } else { Ok(Made::OneShot) };
-            }
-        };
-        if !self.options.files && (backing.is_shared() || backing.kind() == Kind::File) {
-            return Ok(Made::OneShot);
-        }
-        match self.registrar.register(range, access) {
-            Ok(handle) => entry.put(Held { handle, backing }),
-            Err(error) => {
-                drop(entry);
-                return Err(if is_more { Failed::More } else { Failed::Register(error) });
-            }
-        }
-        self.books.counters.add(Counter::pinned_bytes, range.len() as u64);
-        if self.is_settled(range, backing) && entry.publish() {
-            self.books.counters.count(Counter::misses);
-            Ok(Made::Slot(number))
-        } else {
-            self.books.counters.count(Counter::poisoned);
-            Ok(Made::Again)
-        }
-    }
-
-    /// Whether what was registered just now is what is mapped there, will stay so as far as is known, and all that has happened before
-    /// is told.
-    ///
-    /// An event that was read before the check has reached the slot's word when the sequence number is even. One that announces
-    /// that pages are about to go may have been told before the registration was entered: so that is asked again. The answers
-    /// count if nothing was read meanwhile.
-    fn is_settled(&self, range: PageRange, backing: Backing) -> bool {
-        for _ in 0..SETTLING {
-            let seq = self.monitor.seq();
-            if seq.is_multiple_of(2) {
-                match self.monitor.check(range, backing) {
-                    Verdict::Live if self.monitor.is_suspect(range) => return false,
-                    Verdict::Live if self.monitor.seq() == seq => return true,
-                    Verdict::Replaced => return false,
-                    Verdict::Live | Verdict::Pending => {}
-                }
+    /// Goes on with a `get` that was no hit.
+    #[cold]
+    fn get_on<'a>(
+        self: &'a Arc<Self>,
+        mut found: Found<'a, R>,
+        wanted: PageRange,
+        access: Access,
+    ) -> Result<RegionRef<R>, GetError<R::Error>> {
+        for _ in 0..TRIES {
+            match found {
+                Found::Hit(slot) => return Ok(RegionRef::cached(slot)),
+                Found::Again => {}
+                Found::None => match self.make(wanted, access)? {
+                    Made::Slot(slot) => return Ok(RegionRef::cached(slot)),
+                    Made::Again => {}
+                    Made::OneShot => break,
+                },
             }
             thread::yield_now();
+            found = self.find(wanted, access);
         }
-        false
+        if let Found::Hit(slot) = found {
+            return Ok(RegionRef::cached(slot));
+        }
+        self.one_shot(wanted, access)
     }
 
     /// A registration that nobody else finds, for one use.
@@ -355,17 +357,18 @@ impl<R: Registrar> Inner<R> {
         wanted: PageRange,
         access: Access,
     ) -> Result<RegionRef<R>, GetError<R::Error>> {
-        let handle = self.registrar.register(wanted, access).map_err(GetError::Register)?;
+        let handle = self.registrar.register(wanted, access).map_err(|error| self.failed(error))?;
         self.books.counters.count(Counter::one_shots);
         self.books.counters.add(Counter::pinned_bytes, wanted.len() as u64);
-        Ok(RegionRef::one_shot(self, handle, wanted))
+        let backing = Backing::anonymous(); // nobody asks
+        let held = Held { handle, backing, cache: Arc::clone(self) };
+        Ok(RegionRef::one_shot(held, wanted, access))
     }
 
     /// Ends a registration that is stale and not in use, if nobody else does.
     pub(super) fn finish(&self, number: u32) {
-        if let Some((held, range)) = self.books.claim(number) {
-            self.deregister(held.handle, range);
-            self.books.free(number);
+        if let Some(claimed) = self.books.slot(number).and_then(Slot::claim) {
+            region::end(claimed);
         }
     }
 
@@ -377,40 +380,6 @@ impl<R: Registrar> Inner<R> {
 
     pub(super) fn is_mine(&self) -> bool {
         self.generation.is_current()
-    }
-}
-
-/// A registration that is being made, in the index. Dropped, it is given up, also where a transport panics.
-struct Entry<'a, R: Registrar> {
-    inner: &'a Inner<R>,
-    number: u32,
-    range: PageRange,
-    making: Option<Making<'a, Held<R::Handle>>>,
-}
-
-impl<R: Registrar> Entry<'_, R> {
-    fn put(&mut self, held: Held<R::Handle>) {
-        if let Some(making) = &mut self.making {
-            making.put(held);
-        }
-    }
-
-    /// Lets others find it, with a reference for its maker; `false`: its memory has changed.
-    fn publish(mut self) -> bool {
-        self.making = self.making.take().and_then(|making| making.publish().err());
-        self.making.is_none()
-    }
-}
-
-impl<R: Registrar> Drop for Entry<'_, R> {
-    fn drop(&mut self) {
-        if let Some(making) = self.making.take() {
-            self.inner.books.unlink(self.number, self.range);
-            if let Some(held) = making.abandon() {
-                self.inner.deregister(held.handle, self.range);
-            }
-            self.inner.books.free(self.number);
-        }
     }
 }
 
@@ -429,12 +398,8 @@ impl<R: Registrar> Reclaim for Inner<R> {
         if !self.generation.is_current() {
             return;
         }
-        loop {
-            let stale = self.books.stale();
-            stale.iter().for_each(|number| self.finish(number));
-            if !stale.is_full() {
-                return;
-            }
+        while let Some(number) = self.books.next_stale() {
+            self.finish(number);
         }
     }
 }
@@ -443,7 +408,7 @@ impl<R: Registrar> Inner<R> {
     /// Whether what slot `number` is a registration of is still mapped; otherwise that is stale now.
     fn check_slot(&self, number: u32) {
         let Some(slot) = self.books.slot(number) else { return };
-        let last = match slot.reference() {
+        let claimed = match slot.reference() {
             Ok(reference) => {
                 let range = slot.range().unwrap_or(PageRange::everything());
                 let mut verdict = self.monitor.check(range, reference.handle().backing);
@@ -459,20 +424,16 @@ impl<R: Registrar> Inner<R> {
                 }
                 reference.release()
             }
-            Err((_, last)) => last,
+            Err((_, claimed)) => claimed,
         };
-        if last {
-            self.finish(number);
-        }
+        claimed.into_iter().for_each(region::end);
     }
-}
 
-impl<R: Registrar> Drop for Inner<R> {
-    /// Nobody uses anything any more: each use holds this.
-    fn drop(&mut self) {
-        self.subscription = None;
+    /// The last handle has gone: nobody asks for anything any more. What is not in use ends now, the rest with its last use.
+    fn close(&self) {
+        drop(self.subscription.lock().take());
         if self.generation.is_current() {
-            self.books.invalidate(PageRange::everything(), Change::Announced);
+            self.books.invalidate_range(PageRange::everything());
             self.reclaim();
         }
     }

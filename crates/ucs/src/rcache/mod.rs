@@ -22,9 +22,12 @@
 //!
 //! | file | subject |
 //! |---|---|
-//! | `cache.rs` | `get`: finding and making |
+//! | `cache.rs` | `get`: finding |
+//! | `make.rs` | making, where nothing was found |
 //! | `books.rs` | what is changed under the index's lock: placing, merging, evicting, invalidating |
 //! | `table.rs`, `word.rs` | a descriptor; its state, generation and references in one word |
+//! | `desk.rs` | what each thread remembers, and counts |
+//! | `guess.rs` | which slot an address is likely to be in |
 //! | `index/`, `arena.rs` | which range an address belongs to |
 //! | `region.rs` | a registration in use |
 //! | `reclaim.rs` | deregistering what is stale when nobody comes by |
@@ -34,7 +37,10 @@ pub mod arena;
 mod books;
 mod cache;
 pub mod config;
+mod desk;
+mod guess;
 pub mod index;
+mod make;
 mod options;
 mod reclaim;
 mod region;

@@ -1,105 +1,123 @@
 //! A registration in use.
 //!
 //! # Safety
-//! A cached one holds a reference that the cache took while the registration was valid ([`Reference::keep`]), and gives it back once,
-//! in its drop.
+//! A region holds one reference to what is in a slot, taken while that was valid ([`super::table::Reference::keep`]), or the one of a
+//! slot for one use, and gives it back once, in its drop. As long as it is held,
+//! - nobody claims the registration, so that it stays in the slot, with the [`Held::cache`] it has;
+//! - and that keeps the cache, and so the table the slot lies in, after the last [`super::Cache`] is gone, too.
+//!
+//! A hit so counts in the slot only. Whoever gives a reference back and is not the one who ends the registration looks at nothing of
+//! the cache afterwards; who is has it by the `cache` it has claimed with the registration.
 
 #![allow(unsafe_code)]
 
 use std::fmt;
-use std::mem::ManuallyDrop;
+use std::mem;
 use std::ops::Deref;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::Registrar;
-use super::books::Held;
 use super::cache::Inner;
-use super::table::{Reference, Slot};
+use super::table::{Claimed, Slot};
+use crate::mem::Access;
 use crate::mem::page::PageRange;
+use crate::monitor::Backing;
 
-/// A registration in use: dropping it gives it back. Send + Sync where the handle is.
+/// What was registered, how it is checked, and in which cache.
+pub(super) struct Held<R: Registrar> {
+    pub(super) handle: R::Handle,
+    pub(super) backing: Backing,
+    /// Keeps the memory of the slot that this is in. The cycle ends with the registration: at the latest when it becomes stale as the
+    /// last [`super::Cache`] goes, and its last user has given it back.
+    pub(super) cache: Arc<Inner<R>>,
+}
+
+/// A registration in use: dropping it gives it back. Send + Sync.
 pub struct RegionRef<R: Registrar> {
-    inner: Arc<Inner<R>>,
-    held: Use<R::Handle>,
+    slot: NonNull<Slot<Held<R>>>,
 }
 
-enum Use<H> {
-    Cached(u32),
-    /// For one use: deregistered with it.
-    OneShot(ManuallyDrop<H>, PageRange),
-}
+// SAFETY: it is a reference to a slot, which is Sync, and to what it holds, which is Send and Sync: any thread may use it, and end it.
+unsafe impl<R: Registrar> Send for RegionRef<R> where Slot<Held<R>>: Sync {}
+// SAFETY: as above.
+unsafe impl<R: Registrar> Sync for RegionRef<R> where Slot<Held<R>>: Sync {}
 
 impl<R: Registrar> RegionRef<R> {
-    /// Takes the reference to slot `number` that was kept.
-    pub(super) fn cached(inner: &Arc<Inner<R>>, number: u32) -> Self {
-        Self { inner: Arc::clone(inner), held: Use::Cached(number) }
+    /// Of a slot to which a reference was kept for it.
+    #[inline]
+    pub(super) fn cached(slot: &Slot<Held<R>>) -> Self {
+        Self { slot: NonNull::from(slot) }
     }
 
-    pub(super) fn one_shot(inner: &Arc<Inner<R>>, handle: R::Handle, range: PageRange) -> Self {
-        Self { inner: Arc::clone(inner), held: Use::OneShot(ManuallyDrop::new(handle), range) }
+    pub(super) fn one_shot(held: Held<R>, range: PageRange, access: Access) -> Self {
+        Self { slot: NonNull::from(Box::leak(Slot::for_one_use(held, range, access))) }
     }
 
-    fn reference(slot: &Slot<Held<R::Handle>>) -> Reference<'_, Held<R::Handle>> {
-        // SAFETY: kept for this value, which gives it back in its drop only (module rule).
-        unsafe { Reference::kept(slot) }
+    #[inline]
+    fn slot(&self) -> &Slot<Held<R>> {
+        // SAFETY: there as long as the reference is held, which is as long as this value (module rule).
+        unsafe { self.slot.as_ref() }
     }
 
     /// Whether it is for this use only, because the memory cannot be cached, or changes all the time.
     #[must_use]
     pub fn is_one_shot(&self) -> bool {
-        matches!(self.held, Use::OneShot(..))
+        self.slot().number().is_none()
     }
 
     /// The pages it is of.
     #[must_use]
     pub fn range(&self) -> Option<PageRange> {
-        match &self.held {
-            Use::OneShot(_, range) => Some(*range),
-            Use::Cached(number) => self.inner.books.slot(*number)?.range(),
-        }
+        self.slot().range()
     }
 }
 
 impl<R: Registrar> Deref for RegionRef<R> {
     type Target = R::Handle;
 
+    #[inline]
     fn deref(&self) -> &R::Handle {
-        match &self.held {
-            Use::OneShot(handle, _) => handle,
-            Use::Cached(number) => {
-                let handle = self.inner.books.slot(*number).map(|slot| {
-                    let reference = Self::reference(slot);
-                    let handle: *const R::Handle = &raw const reference.handle().handle;
-                    reference.keep();
-                    handle
-                });
-                // The cache has such a slot: it gave its number.
-                let Some(handle) = handle else { unreachable!("a slot of this cache") };
-                // SAFETY: alive as long as the reference is held, which is as long as this value; the table lives in `inner`.
-                unsafe { &*handle }
+        // SAFETY: this value holds the reference (module rule).
+        unsafe { &self.slot().handle().handle }
+    }
+}
+
+impl<R: Registrar> Drop for RegionRef<R> {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: the slot is there until the reference is given back; what is answered has claimed what keeps it.
+        let slot: &Slot<Held<R>> = unsafe { self.slot.as_ref() };
+        // SAFETY: this value's reference, once.
+        if let Some(claimed) = unsafe { slot.release() } {
+            let is_one_shot = slot.number().is_none();
+            end(claimed);
+            if is_one_shot {
+                // SAFETY: leaked by `one_shot`, for this value alone, which does not look at it again.
+                drop(unsafe { Box::from_raw(self.slot.as_ptr()) });
             }
         }
     }
 }
 
-impl<R: Registrar> Drop for RegionRef<R> {
-    fn drop(&mut self) {
-        if !self.inner.is_mine() {
-            return; // a fork's child has no registrations
-        }
-        match &mut self.held {
-            Use::OneShot(handle, range) => {
-                // SAFETY: taken once, here, and not used again.
-                let handle = unsafe { ManuallyDrop::take(handle) };
-                self.inner.deregister(handle, *range);
-            }
-            Use::Cached(number) => {
-                let last = self.inner.books.slot(*number).is_some_and(|slot| Self::reference(slot).release());
-                if last {
-                    self.inner.finish(*number);
-                }
-            }
-        }
+/// Ends a registration that was claimed.
+#[cold]
+pub(super) fn end<R: Registrar>(claimed: Claimed<'_, Held<R>>) {
+    if !claimed.handle().cache.is_mine() {
+        mem::forget(claimed.take()); // a fork's child has no registrations
+        return;
+    }
+    let slot = claimed.slot();
+    let (number, range) = (slot.number(), slot.range());
+    let Held { handle, cache, .. } = claimed.take();
+    // `cache` goes last: until then the slot is there.
+    let Some(range) = range else { return };
+    if let Some(number) = number {
+        cache.books.unlink(number, range);
+    }
+    cache.deregister(handle, range);
+    if let Some(number) = number {
+        cache.books.free(number);
     }
 }
 

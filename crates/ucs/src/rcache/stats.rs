@@ -1,6 +1,6 @@
 //! What the cache has done, in numbers.
 
-use crate::sync::{AtomicU64, Ordering, lane};
+use crate::sync::{AtomicU64, Ordering};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
@@ -11,36 +11,37 @@ macro_rules! counters {
             $($(#[$doc])* pub $name: u64,)*
         }
 
-        /// Counters, apart from each other's threads as far as possible.
+        /// Counters of what happens beside hits, which [`super::desk`] counts.
         #[derive(Debug, Default)]
         #[repr(align(128))]
-        struct Lane {
+        pub(super) struct Counters {
             $($name: AtomicU64,)*
         }
 
         #[derive(Clone, Copy, Debug)]
         #[allow(non_camel_case_types, reason = "the fields' own names")]
+        #[allow(dead_code, reason = "the desks count some")]
         pub(super) enum Counter {
             $($name,)*
         }
 
-        impl Lane {
+        impl Counters {
             #[inline]
-            fn of(&self, counter: Counter) -> &AtomicU64 {
+            fn counter(&self, counter: Counter) -> &AtomicU64 {
                 match counter {
                     $(Counter::$name => &self.$name,)*
                 }
             }
 
-            fn add_to(&self, stats: &mut Stats) {
-                $(stats.$name = stats.$name.wrapping_add(self.$name.load(Ordering::Relaxed));)*
+            fn all(&self) -> Stats {
+                Stats { $($name: self.$name.load(Ordering::Relaxed),)* }
             }
         }
     };
 }
 
 counters! {
-    /// Calls of `get`.
+    /// Calls of `get` that have ended.
     gets,
     /// Answered by a registration that was there.
     hits,
@@ -70,39 +71,28 @@ counters! {
     pinned_bytes,
 }
 
-/// How many lanes.
-const LANES: usize = 16;
-
-/// Counters that threads add to without meeting, most times.
-#[derive(Debug, Default)]
-pub(super) struct Counters {
-    lanes: [Lane; LANES],
-}
-
 impl Counters {
-    #[inline]
     pub(super) fn count(&self, counter: Counter) {
         self.add(counter, 1);
     }
 
-    #[inline]
     pub(super) fn add(&self, counter: Counter, number: u64) {
-        self.lanes[lane() % LANES].of(counter).fetch_add(number, Ordering::Relaxed);
+        self.counter(counter).fetch_add(number, Ordering::Relaxed);
     }
 
-    /// Takes from a counter that goes down, too. Lanes wrap around; their sum does not.
+    /// Takes from a counter that goes down, too.
     pub(super) fn take(&self, counter: Counter, number: u64) {
-        self.add(counter, number.wrapping_neg());
-    }
-
-    pub(super) fn sum(&self) -> Stats {
-        let mut stats = Stats::default();
-        self.lanes.iter().for_each(|lane| lane.add_to(&mut stats));
-        stats
+        self.counter(counter).fetch_sub(number, Ordering::Relaxed);
     }
 
     pub(super) fn of(&self, counter: Counter) -> u64 {
-        let add = |sum: u64, lane: &Lane| sum.wrapping_add(lane.of(counter).load(Ordering::Relaxed));
-        self.lanes.iter().fold(0, add)
+        self.counter(counter).load(Ordering::Relaxed)
+    }
+
+    /// All of them; `hits` and `checks` are those of the desks. A `get` is counted by what it came to: [`Counter::gets`] are those that
+    /// failed.
+    pub(super) fn sum(&self, hits: u64, checks: u64) -> Stats {
+        let all = self.all();
+        Stats { hits, checks, gets: all.gets + hits + all.misses + all.one_shots, ..all }
     }
 }

@@ -11,46 +11,68 @@
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 
-use super::word::{RegionWord, State};
+use super::word::{RegionWord, Seen, State};
 use crate::mem::Access;
 use crate::mem::page::PageRange;
-use crate::sync::{AtomicBool, AtomicUsize, Ordering};
+use crate::sync::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+
+/// It is for writing, too.
+const WRITABLE: u8 = 1;
+/// Found again since the eviction last came by. Being made does not count: of buffers used once, none shall drive out those that are
+/// used all the time.
+const USED: u8 = 2;
+/// Found by anybody but its maker.
+const HIT: u8 = 4;
+
+/// No slot of a table.
+const NO_NUMBER: u32 = u32::MAX;
 
 /// A descriptor. Its fields beside the word are written by the maker only, before it is published; late readers may see those of
-/// another registration, and find that out by the word.
+/// another registration, and find that out by the word. A hit, and all that it hands out, is in the first line of it.
 #[derive(Debug)]
-#[repr(align(64))]
+#[repr(C, align(64))]
 pub(super) struct Slot<H> {
     pub(super) word: RegionWord,
     start: AtomicUsize,
     end: AtomicUsize,
-    writable: AtomicBool,
-    /// Found again since the eviction last came by. Being made does not count: of buffers used once, none shall drive out those
-    /// that are used all the time.
-    used: AtomicBool,
-    /// Found by anybody but its maker.
-    hit: AtomicBool,
+    number: u32,
+    flags: AtomicU8,
+    /// In a list of its books': written under their lock.
+    pub(super) listed: AtomicBool,
     handle: UnsafeCell<MaybeUninit<H>>,
 }
 
-// SAFETY: the handle is handed from thread to thread as the module says; the rest are atomics.
+// SAFETY: the handle is handed from thread to thread as the module says; the rest are atomics, and a number that stays.
 unsafe impl<H: Send + Sync> Sync for Slot<H> {}
 
-impl<H> Default for Slot<H> {
-    fn default() -> Self {
+impl<H> Slot<H> {
+    fn new(number: u32) -> Self {
         Self {
             word: RegionWord::default(),
             start: AtomicUsize::new(0),
             end: AtomicUsize::new(0),
-            writable: AtomicBool::new(false),
-            used: AtomicBool::new(false),
-            hit: AtomicBool::new(false),
+            number,
+            flags: AtomicU8::new(0),
+            listed: AtomicBool::new(false),
             handle: UnsafeCell::new(MaybeUninit::uninit()),
         }
     }
-}
 
-impl<H> Slot<H> {
+    /// A slot of no table, with one reference to what is in it.
+    pub(super) fn for_one_use(handle: H, range: PageRange, access: Access) -> Box<Self> {
+        let mut slot = Self::new(NO_NUMBER);
+        slot.word = RegionWord::for_one_use();
+        slot.describe(range, access);
+        slot.handle = UnsafeCell::new(MaybeUninit::new(handle));
+        Box::new(slot)
+    }
+
+    /// Its number, in a table.
+    #[inline]
+    pub(super) fn number(&self) -> Option<u32> {
+        (self.number != NO_NUMBER).then_some(self.number)
+    }
+
     /// What it is a registration of.
     #[inline]
     pub(super) fn range(&self) -> Option<PageRange> {
@@ -60,62 +82,80 @@ impl<H> Slot<H> {
     /// What for.
     #[inline]
     pub(super) fn access(&self) -> Access {
-        if self.writable.load(Ordering::Relaxed) { Access::ReadWrite } else { Access::Read }
+        if self.flags.load(Ordering::Relaxed) & WRITABLE == 0 { Access::Read } else { Access::ReadWrite }
     }
 
     /// Whether a registration of it serves who wants that.
     #[inline]
     pub(super) fn serves(&self, wanted: PageRange, access: Access) -> bool {
-        self.range().is_some_and(|range| range.contains(wanted))
-            && (self.access() == Access::ReadWrite || access == Access::Read)
+        self.start.load(Ordering::Relaxed) <= wanted.start()
+            && wanted.end() <= self.end.load(Ordering::Relaxed)
+            && (access == Access::Read || self.access() == Access::ReadWrite)
     }
 
     /// Notes a hit, without writing when that is known.
     #[inline]
     pub(super) fn touch(&self) {
-        for flag in [&self.used, &self.hit] {
-            if !flag.load(Ordering::Relaxed) {
-                flag.store(true, Ordering::Relaxed);
-            }
+        if self.flags.load(Ordering::Relaxed) & (USED | HIT) != USED | HIT {
+            self.flags.fetch_or(USED | HIT, Ordering::Relaxed);
         }
     }
 
     /// Whether it was ever hit.
     pub(super) fn was_hit(&self) -> bool {
-        self.hit.load(Ordering::Relaxed)
+        self.flags.load(Ordering::Relaxed) & HIT != 0
     }
 
     /// Whether it was used since this was asked last.
     pub(super) fn was_used(&self) -> bool {
-        self.used.swap(false, Ordering::Relaxed)
+        self.flags.load(Ordering::Relaxed) & USED != 0 && {
+            self.flags.fetch_and(!USED, Ordering::Relaxed);
+            true
+        }
     }
 
     /// Describes the registration that the caller has begun.
     fn describe(&self, range: PageRange, access: Access) {
         self.start.store(range.start(), Ordering::Relaxed);
         self.end.store(range.end(), Ordering::Relaxed);
-        self.writable.store(access == Access::ReadWrite, Ordering::Relaxed);
-        self.used.store(false, Ordering::Relaxed);
-        self.hit.store(false, Ordering::Relaxed);
+        self.flags.store(if access == Access::ReadWrite { WRITABLE } else { 0 }, Ordering::Relaxed);
     }
 
-    /// Takes a reference, if it is valid. What else it is: the reference taken for that moment was `true`: the last one of a stale
-    /// registration, which the caller should [`Slot::claim`].
+    /// Takes a reference, if it is valid. What else it is: perhaps the reference taken for that moment was the last one of a stale
+    /// registration.
     #[inline]
-    pub(super) fn reference(&self) -> Result<Reference<'_, H>, (State, bool)> {
+    pub(super) fn reference(&self) -> Result<Reference<'_, H>, (State, Option<Claimed<'_, H>>)> {
         let seen = self.word.acquire();
-        if seen.state() == State::Valid {
-            Ok(Reference { slot: self, generation: seen.generation() })
+        if seen.is_valid() {
+            Ok(Reference { slot: self, seen })
         } else {
-            Err((seen.state(), self.word.release()))
+            // SAFETY: that reference, taken just now.
+            Err((seen.state(), unsafe { self.release() }))
         }
     }
 
-    /// Ends a registration that is stale and that nobody uses: of all who try, one gets its handle. The slot is dead then, until
-    /// [`RegionWord::free`].
-    pub(super) fn claim(&self) -> Option<H> {
-        // SAFETY: claimed, so it was published, with a handle, and nobody holds it; claiming succeeds once (module rule).
-        self.word.claim().then(|| unsafe { self.handle.get().cast::<H>().read() })
+    /// What is in it.
+    ///
+    /// # Safety
+    /// The caller holds a reference that was taken while it was valid, or the one of [`Slot::for_one_use`].
+    #[inline]
+    pub(super) unsafe fn handle(&self) -> &H {
+        // SAFETY: written before the state became VALID, and not taken out while that reference is held (module rule).
+        unsafe { &*self.handle.get().cast::<H>() }
+    }
+
+    /// Gives a reference back. If nothing is answered, the slot may be gone.
+    ///
+    /// # Safety
+    /// The caller has one, and does not use it again.
+    #[inline]
+    pub(super) unsafe fn release(&self) -> Option<Claimed<'_, H>> {
+        self.word.release().then_some(Claimed { slot: self })
+    }
+
+    /// Ends a registration that is stale and that nobody uses: of all who try, one gets it.
+    pub(super) fn claim(&self) -> Option<Claimed<'_, H>> {
+        self.word.claim().then_some(Claimed { slot: self })
     }
 
     /// Takes a free slot for a new registration. It is not to be hit before it is published.
@@ -131,39 +171,65 @@ impl<H> Slot<H> {
 #[must_use = "a reference is to be given back"]
 pub(super) struct Reference<'a, H> {
     slot: &'a Slot<H>,
-    generation: u64,
+    seen: Seen,
 }
 
 impl<'a, H> Reference<'a, H> {
-    /// The reference that [`Reference::keep`] has kept.
-    ///
-    /// # Safety
-    /// It was kept for this slot, and was not given back since.
-    pub(super) unsafe fn kept(slot: &'a Slot<H>) -> Self {
-        Self { slot, generation: slot.word.load().generation() }
+    /// Keeps the reference, to be given back by [`Slot::release`].
+    #[inline]
+    pub(super) fn keep(self) -> &'a Slot<H> {
+        self.slot
     }
 
-    /// Keeps the reference, to be given back by [`Reference::kept`].
-    pub(super) fn keep(self) {}
+    /// Where it is.
+    #[inline]
+    pub(super) fn slot(&self) -> &'a Slot<H> {
+        self.slot
+    }
 
     /// What was registered.
     #[inline]
     pub(super) fn handle(&self) -> &H {
-        // SAFETY: written before the state became VALID, and not taken out while this reference is held (module rule).
-        unsafe { &*self.slot.handle.get().cast::<H>() }
+        // SAFETY: it was valid, and this reference is held.
+        unsafe { self.slot.handle() }
     }
 
     /// Whether it is still valid.
     #[inline]
     pub(super) fn is_valid(&self) -> bool {
-        let now = self.slot.word.load();
-        now.state() == State::Valid && now.generation() == self.generation
+        self.slot.word.load().is_same_life(self.seen)
     }
 
-    /// Gives it back. `true`: it was the last one of a stale registration, which the caller should [`Slot::claim`].
+    /// Gives it back.
     #[inline]
-    pub(super) fn release(self) -> bool {
-        self.slot.word.release()
+    pub(super) fn release(self) -> Option<Claimed<'a, H>> {
+        // SAFETY: it is this value's, which ends here.
+        unsafe { self.slot.release() }
+    }
+}
+
+/// A registration that has ended, and that nobody else has: the slot is dead, until [`RegionWord::free`].
+#[derive(Debug)]
+#[must_use = "it is to be deregistered"]
+pub(super) struct Claimed<'a, H> {
+    slot: &'a Slot<H>,
+}
+
+impl<'a, H> Claimed<'a, H> {
+    pub(super) fn slot(&self) -> &'a Slot<H> {
+        self.slot
+    }
+
+    /// What is in it.
+    pub(super) fn handle(&self) -> &H {
+        // SAFETY: it was stale, so it was published, with a handle, which only this value takes out.
+        unsafe { &*self.slot.handle.get().cast::<H>() }
+    }
+
+    /// What was in it.
+    pub(super) fn take(self) -> H {
+        // SAFETY: as above; claiming succeeds once (module rule), and this value ends here.
+        unsafe { self.slot.handle.get().cast::<H>().read() }
     }
 }
 
@@ -174,7 +240,7 @@ pub(super) struct Making<'a, H> {
     has_handle: bool,
 }
 
-impl<H> Making<'_, H> {
+impl<'a, H> Making<'a, H> {
     /// Puts what was registered in place.
     pub(super) fn put(&mut self, handle: H) {
         debug_assert!(!self.has_handle, "a registration has one handle");
@@ -183,12 +249,13 @@ impl<H> Making<'_, H> {
         self.has_handle = true;
     }
 
-    /// Lets others use it, and takes a reference for its maker; unless its memory has changed meanwhile.
+    /// Lets others use it, and takes a reference for its maker, to be given back by [`Slot::release`]; unless its memory has changed
+    /// meanwhile.
     ///
     /// # Errors
     /// Itself: it is to be given up.
-    pub(super) fn publish(self) -> Result<(), Self> {
-        if self.has_handle && self.slot.word.publish().is_ok() { Ok(()) } else { Err(self) }
+    pub(super) fn publish(self) -> Result<&'a Slot<H>, Self> {
+        if self.has_handle && self.slot.word.publish().is_ok() { Ok(self.slot) } else { Err(self) }
     }
 
     /// Gives it up. What was registered is to be deregistered; the slot is dead until [`RegionWord::free`].
@@ -207,7 +274,7 @@ pub(super) struct Table<H> {
 
 impl<H> Table<H> {
     pub(super) fn new(len: u32) -> Self {
-        Self { slots: (0..len).map(|_| Slot::default()).collect() }
+        Self { slots: (0..len).map(Slot::new).collect() }
     }
 
     #[inline]

@@ -3,14 +3,14 @@
 //! ```text
 //! bits 61–63 state · bits 32–60 generation · bits 0–31 references
 //!
-//! FREE ─begin─▶ REGISTERING ─publish─▶ VALID ─invalidate─▶ STALE ─claim, no references─▶ DEAD ─free─▶ FREE
-//!                    └──────invalidate─────▶ POISONED ─────────────abandon───────────────▶ DEAD
+//! FREE ─begin─▶ REGISTERING ─publish─▶ VALID ─invalidate─▶ STALE ─last release; claim, no references─▶ DEAD ─free─▶ FREE
+//!                    └──────invalidate─────▶ POISONED ─────────────────abandon──────────────────────▶ DEAD
 //! ```
 //!
 //! Whoever takes a reference gets all three in the same instruction. References are only ever added and taken away, never stored:
 //! a late reader may hold one for a moment on a slot that has been used again, and finds out by what it got. Whoever takes away the
-//! last reference of a stale registration may claim it, and so may the reclaimer when there was none; exactly one succeeds, and
-//! deregisters.
+//! last reference of a stale registration has claimed it by the same instruction; the reclaimer claims one that had none. So exactly
+//! one deregisters, and whoever gave a reference back and got no claim does not look at the slot again: it may be gone.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -58,6 +58,25 @@ impl Seen {
         State::ALL.get((self.0 >> STATE_SHIFT) as usize).copied().unwrap_or(State::Dead)
     }
 
+    #[inline]
+    fn is(self, state: State) -> bool {
+        self.0 >> STATE_SHIFT == state as u64
+    }
+
+    /// Whether it was valid.
+    #[inline]
+    #[must_use]
+    pub fn is_valid(self) -> bool {
+        self.is(State::Valid)
+    }
+
+    /// Whether the state and the generation were the same as in `other`.
+    #[inline]
+    #[must_use]
+    pub fn is_same_life(self, other: Self) -> bool {
+        (self.0 ^ other.0) & !REFERENCES == 0
+    }
+
     /// How often the slot had been taken.
     #[inline]
     #[must_use]
@@ -88,6 +107,12 @@ impl Default for RegionWord {
 }
 
 impl RegionWord {
+    /// That of a registration which nobody can find: stale, with one reference.
+    #[must_use]
+    pub fn for_one_use() -> Self {
+        Self(AtomicU64::new(State::Stale.bits() | 1))
+    }
+
     /// What it holds.
     #[inline]
     pub fn load(&self) -> Seen {
@@ -101,12 +126,21 @@ impl RegionWord {
         Seen(self.0.fetch_add(1, Ordering::Acquire))
     }
 
-    /// Gives a reference back. `true`: it was the last one of a stale registration, and the caller may [`RegionWord::claim`] it.
+    /// Gives a reference back. `true`: it was the last one of a stale registration, which the caller has claimed by that, as with
+    /// [`RegionWord::claim`]. `false`: what the word lies in may be gone.
     #[inline]
     pub fn release(&self) -> bool {
-        // Release: all that was done with the registration comes before what its deregistration does.
-        let before = Seen(self.0.fetch_sub(1, Ordering::AcqRel));
-        before.references() == 1 && before.state() == State::Stale
+        let mut seen = Seen(self.0.load(Ordering::Relaxed));
+        loop {
+            let last = seen.is(State::Stale) && seen.references() == 1;
+            let less = Seen(seen.0.wrapping_sub(1));
+            let new = if last { less.with(State::Dead) } else { less.0 };
+            // Release: all that was done with the registration comes before what its deregistration does.
+            match self.0.compare_exchange_weak(seen.0, new, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return last,
+                Err(found) => seen = Seen(found),
+            }
+        }
     }
 
     fn step(&self, allowed: impl Fn(Seen) -> Option<u64>) -> Result<Seen, Seen> {
@@ -216,8 +250,8 @@ mod tests {
         assert!(!word.invalidate(), "those who hold it will come");
         assert!(!word.claim(), "it is held");
         assert!(!word.release());
-        assert!(word.release(), "the last one may claim it");
-        assert!(word.claim());
+        assert!(word.release(), "the last one has claimed it");
+        assert_eq!((word.load().state(), word.load().references()), (State::Dead, 0));
         assert!(!word.claim(), "once");
         word.free().unwrap();
         word.begin().unwrap();
@@ -241,6 +275,13 @@ mod tests {
         assert!(word.invalidate(), "somebody has to come");
         assert!(!word.invalidate(), "once");
         assert!(word.claim());
+    }
+
+    #[test]
+    fn for_one_use() {
+        let word = RegionWord::for_one_use();
+        assert!(!word.invalidate() && !word.claim());
+        assert!(word.release() && !word.claim());
     }
 
     #[test]
@@ -279,212 +320,4 @@ mod tests {
 
 #[cfg(test)]
 #[cfg(loom)]
-mod loom_models {
-    #![allow(unsafe_code)] // loom's cells lend raw pointers: loom itself checks each access
-
-    use loom::cell::UnsafeCell;
-    use loom::sync::{Arc, Mutex};
-    use loom::thread;
-
-    use super::{RegionWord, State};
-    use crate::sync::{AtomicU64, AtomicUsize, Ordering};
-
-    /// A slot with what the registration is: the generation it was made in, or 0.
-    struct Slot {
-        word: RegionWord,
-        handle: UnsafeCell<u64>,
-        deregistered: AtomicUsize,
-    }
-
-    impl Slot {
-        fn valid() -> Arc<Self> {
-            let slot = Self {
-                word: RegionWord::default(),
-                handle: UnsafeCell::new(0),
-                deregistered: AtomicUsize::new(0),
-            };
-            slot.make();
-            slot.put();
-            Arc::new(slot)
-        }
-
-        /// Registers anew, as the only one who does.
-        fn make(&self) {
-            self.word.begin().unwrap();
-            let generation = self.word.load().generation();
-            self.handle.with_mut(|handle| {
-                // SAFETY: loom checks that nobody else is inside.
-                unsafe { *handle = generation };
-            });
-            let _ = self.word.publish();
-        }
-
-        fn put(&self) {
-            if self.word.release() {
-                self.reclaim();
-            }
-        }
-
-        fn reclaim(&self) -> bool {
-            let mine = self.word.claim();
-            if mine {
-                self.handle.with_mut(|handle| {
-                    // SAFETY: loom checks that nobody else is inside.
-                    unsafe { *handle = 0 };
-                });
-                self.deregistered.fetch_add(1, Ordering::Relaxed);
-                self.word.free().unwrap();
-            }
-            mine
-        }
-
-        /// A hit, as the cache makes it.
-        fn hit(&self) {
-            let seen = self.word.acquire();
-            if seen.state() == State::Valid {
-                self.handle.with(|handle| {
-                    // SAFETY: loom checks that nobody writes meanwhile.
-                    assert_eq!(unsafe { *handle }, seen.generation(), "another registration's handle");
-                });
-            }
-            self.put();
-        }
-    }
-
-    #[test]
-    fn loom_two_hits_and_an_invalidation() {
-        let mut model = loom::model::Builder::new();
-        model.preemption_bound = Some(3);
-        model.check(|| {
-            let slot = Slot::valid();
-            let hits: Vec<_> = (0..2)
-                .map(|_| {
-                    let slot = Arc::clone(&slot);
-                    thread::spawn(move || slot.hit())
-                })
-                .collect();
-            if slot.word.invalidate() {
-                slot.reclaim();
-            }
-            for hit in hits {
-                hit.join().unwrap();
-            }
-            assert_eq!(slot.deregistered.load(Ordering::Relaxed), 1, "deregistered once");
-        });
-    }
-
-    #[test]
-    fn loom_a_slot_is_used_again_under_a_late_reader() {
-        loom::model(|| {
-            let slot = Slot::valid();
-            let other = Arc::clone(&slot);
-            let hit = thread::spawn(move || other.hit());
-            if slot.word.invalidate() {
-                slot.reclaim();
-            }
-            if slot.word.load().state() == State::Free {
-                slot.make();
-                slot.put();
-            }
-            hit.join().unwrap();
-        });
-    }
-
-    /// What the kernel knows, as registration.md has it: an event is pending from before the change until it is read.
-    #[derive(Debug)]
-    struct Kernel {
-        pending: bool,
-        /// Whether the pages there are watched: what the exact check looks at.
-        watched: bool,
-        page: u64,
-    }
-
-    struct World {
-        kernel: Mutex<Kernel>,
-        seq: AtomicU64,
-        word: RegionWord,
-    }
-
-    fn world() -> Arc<World> {
-        let word = RegionWord::default();
-        word.begin().unwrap();
-        word.publish().unwrap();
-        assert!(!word.release());
-        let kernel = Mutex::new(Kernel { pending: false, watched: true, page: 1 });
-        Arc::new(World { kernel, seq: AtomicU64::new(0), word })
-    }
-
-    impl World {
-        /// One thread unmaps; another is given the address, maps it, and watches it: all before anybody applies the event.
-        fn replace(&self) {
-            {
-                let mut kernel = self.kernel.lock().unwrap();
-                kernel.pending = true;
-                kernel.watched = false;
-                kernel.page = 2;
-            }
-            self.kernel.lock().unwrap().watched = true;
-        }
-
-        /// The handler: odd before it reads, even after it has applied.
-        fn handle(&self) {
-            if !self.kernel.lock().unwrap().pending {
-                return;
-            }
-            self.seq.fetch_add(1, Ordering::SeqCst);
-            self.kernel.lock().unwrap().pending = false;
-            let _ = self.word.invalidate();
-            self.seq.fetch_add(1, Ordering::SeqCst);
-        }
-
-        /// A hit in strict mode. Answers whether it was one; the page pinned is 1.
-        fn hit(&self, check_again: bool) -> bool {
-            let seq = self.seq.load(Ordering::SeqCst);
-            let seen = self.word.acquire();
-            let good = seq % 2 == 0 && seen.state() == State::Valid && {
-                let kernel = self.kernel.lock().unwrap();
-                !kernel.pending && kernel.watched
-            };
-            let now = self.word.load();
-            let unchanged = now.state() == State::Valid
-                && now.generation() == seen.generation()
-                && self.seq.load(Ordering::SeqCst) == seq;
-            let _ = self.word.release();
-            good && (unchanged || !check_again)
-        }
-    }
-
-    fn race(check_again: bool) {
-        let mut model = loom::model::Builder::new();
-        model.preemption_bound = Some(3);
-        model.check(move || {
-            let world = world();
-            let application = {
-                let world = Arc::clone(&world);
-                thread::spawn(move || world.replace())
-            };
-            let handler = {
-                let world = Arc::clone(&world);
-                thread::spawn(move || world.handle())
-            };
-            let page_before = world.kernel.lock().unwrap().page;
-            if world.hit(check_again) {
-                assert_eq!(page_before, 1, "C1: a hit on pages that were gone before it began");
-            }
-            application.join().unwrap();
-            handler.join().unwrap();
-        });
-    }
-
-    #[test]
-    fn loom_no_hit_on_pages_that_were_gone_before_it_began() {
-        race(true);
-    }
-
-    /// Without the look at state and sequence after the check, the forced interleaving fools it: the model must find that.
-    #[test]
-    #[should_panic]
-    fn loom_guard_a_check_alone_is_fooled() {
-        race(false);
-    }
-}
+mod loom_models;

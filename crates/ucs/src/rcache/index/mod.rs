@@ -144,6 +144,8 @@ pub struct Index {
     /// Entries and, of them, those that go on in the next.
     entries: AtomicU32,
     continued: AtomicU32,
+    /// No piece from this one on ever had a range. Writers only.
+    pieces: AtomicU32,
 }
 
 /// How many levels, and the root's number.
@@ -250,6 +252,7 @@ impl Index {
             locked: Alone::default(),
             entries: AtomicU32::new(0),
             continued: AtomicU32::new(0),
+            pieces: AtomicU32::new(0),
         })
     }
 

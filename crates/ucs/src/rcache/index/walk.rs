@@ -2,7 +2,7 @@
 
 use super::node::{Entry, Inner, Node};
 use super::rank::Halving;
-use super::{Index, LEVELS, PAGES_END, PIECE_SHIFT, Pages, of_root, split};
+use super::{Index, LEVELS, PIECE_SHIFT, Pages, of_root, split};
 use crate::mem::page::PageRange;
 use crate::sync::Ordering;
 
@@ -108,7 +108,8 @@ pub struct Ranges<'a> {
 impl<'a> Ranges<'a> {
     /// Those that share a page with `pages`.
     pub(super) fn new(index: &'a Index, pages: Pages) -> Self {
-        Self { index, page: pages.start, end: pages.end.min(PAGES_END), position: None }
+        let pieces = u64::from(index.pieces.load(Ordering::Relaxed));
+        Self { index, page: pages.start, end: pages.end.min(pieces << PIECE_SHIFT), position: None }
     }
 
     /// The place of `page`, or of the next page that belongs to a range of the same piece.

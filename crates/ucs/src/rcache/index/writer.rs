@@ -267,6 +267,8 @@ impl<'a> Writer<'a> {
 
     fn set_root(&mut self, piece: u32, levels: usize, number: u32) -> Option<()> {
         let levels = u32::try_from(levels).ok()?;
+        let pieces = &self.index.pieces;
+        pieces.store(pieces.load(Ordering::Relaxed).max(piece + 1), Ordering::Relaxed);
         self.index.roots.get(piece)?.store(levels << 28 | number, Ordering::Release);
         Some(())
     }

@@ -3,7 +3,7 @@
 use std::panic::catch_unwind;
 use std::sync::Arc;
 
-use super::double::{At, World, get, pages, wait_until};
+use super::double::{At, Counting, Handle, World, get, pages, wait_until};
 use crate::mem::Access::ReadWrite;
 use crate::mem::page::{PageRange, page_size};
 use crate::monitor::Verdict;
@@ -110,20 +110,124 @@ fn a_transport_that_panics_while_it_registers() {
     assert!(!get(&cache, pages(0, 1), ReadWrite).is_one_shot(), "the next one finds the place free");
 }
 
-/// A reference outlives all handles to its cache.
+/// Handles, references, one for a stale registration and one for one use: in each order they are dropped in, on one thread or each on
+/// its own, all is ended once, what is held is there until then, and the transport goes with the last.
+#[test]
+fn every_order_of_drops() {
+    type Part = Box<dyn Send>;
+    for number in 0..120_usize {
+        for threads in [false, true] {
+            let (world, transport) = (World::new(), Arc::new(()));
+            let registrar = Owning { counting: Counting(world), _transport: Arc::clone(&transport) };
+            let cache = Cache::new(registrar, world, Options::default()).unwrap();
+            let of = |cache: &Cache<Owning>, range: PageRange| {
+                let region = cache.get(range.start(), range.len(), ReadWrite).unwrap();
+                assert!(world.is_live(region.id));
+                region
+            };
+            let stale = of(&cache, pages(0, 1));
+            world.replace(pages(0, 1));
+            let valid = of(&cache, pages(0, 1));
+            drop(of(&cache, pages(4, 5))); // nobody uses it
+            *world.suspect.lock() = Some(pages(8, 9));
+            let once = of(&cache, pages(8, 9));
+            assert!(once.is_one_shot());
+            let ids = [stale.id, valid.id, once.id];
+            let clone = cache.clone();
+            let mut parts: Vec<(Option<u64>, Part)> = vec![
+                (None, Box::new(cache)),
+                (None, Box::new(clone)),
+                (Some(ids[0]), Box::new(stale)),
+                (Some(ids[1]), Box::new(valid)),
+                (Some(ids[2]), Box::new(once)),
+            ];
+            let mut rest = number;
+            let mut dropping = Vec::new();
+            while !parts.is_empty() {
+                let (id, part) = parts.remove(rest % parts.len());
+                rest /= parts.len() + 1;
+                assert!(id.is_none_or(|id| world.is_live(id)), "order {number}: ended while it is held");
+                if threads {
+                    dropping.push(std::thread::spawn(move || drop(part)));
+                } else {
+                    drop(part);
+                }
+                for (id, _) in &parts {
+                    assert!(id.is_none_or(|id| world.is_live(id)), "order {number}: ended while it is held");
+                }
+            }
+            dropping.into_iter().for_each(|thread| thread.join().unwrap());
+            wait_until("all are ended", || world.counts() == (4, 4));
+            wait_until("the transport is gone", || Arc::strong_count(&transport) == 1);
+        }
+    }
+}
+
+/// A transport of which it shows when it goes.
+struct Owning {
+    counting: Counting,
+    _transport: Arc<()>,
+}
+
+impl Registrar for Owning {
+    type Handle = Handle;
+    type Error = &'static str;
+
+    fn register(&self, range: PageRange, access: crate::mem::Access) -> Result<Handle, &'static str> {
+        self.counting.register(range, access)
+    }
+
+    fn deregister(&self, handle: Handle) {
+        self.counting.deregister(handle);
+    }
+}
+
+/// What nobody uses ends with the last handle, also while something else is in use; that is told of nothing any more, and stays.
 #[test]
 fn references_outlive_the_cache() {
     let world = World::new();
     let cache = world.cache(Options::default());
     let (kept, other) = (get(&cache, pages(0, 1), ReadWrite), cache.clone());
     drop(get(&cache, pages(4, 5), ReadWrite));
-    drop((cache, other));
+    drop(cache);
+    assert_eq!(world.counts(), (2, 0), "there is another handle");
+    drop(other);
+    wait_until("what nobody uses is ended", || world.counts() == (2, 1));
     assert!(world.is_live(kept.id));
     world.replace(pages(0, 1));
     assert!(world.is_live(kept.id));
-    assert_eq!(kept.range(), Some(pages(0, 1)));
+    assert_eq!((kept.range(), kept.access), (Some(pages(0, 1)), ReadWrite));
     drop(kept);
     wait_until("all are ended", || world.counts() == (2, 2));
+}
+
+/// Handles, users and changes end at the same time on threads of their own.
+#[test]
+fn the_end_is_a_race() {
+    for round in 0..200_usize {
+        let world = World::new();
+        let cache = world.cache(Options::default());
+        let held: Vec<_> = (0..4).map(|number| get(&cache, pages(number % 2, 2), ReadWrite)).collect();
+        let barrier = std::sync::Barrier::new(held.len() + 2);
+        std::thread::scope(|scope| {
+            let barrier = &barrier;
+            for region in held {
+                scope.spawn(move || {
+                    barrier.wait();
+                    drop(region);
+                });
+            }
+            scope.spawn(move || {
+                barrier.wait();
+                drop(cache);
+            });
+            barrier.wait();
+            if round % 2 == 0 {
+                world.replace(pages(0, 1));
+            }
+        });
+        wait_until("all are ended", || world.counts().0 == world.counts().1);
+    }
 }
 
 #[test]
