@@ -195,6 +195,27 @@ pub(crate) const STEPS: &[Step] = &[
         },
     },
     Step {
+        name: "buffers",
+        about: "the example of owned buffers as operands",
+        slow: false,
+        minutes: 15,
+        action: Action::Command {
+            argv: &[
+                "cargo",
+                "run",
+                "--locked",
+                "-q",
+                "--release",
+                "-p",
+                "rucx-examples",
+                "--example",
+                "buffers",
+            ],
+            env: &[],
+            prints: true,
+        },
+    },
+    Step {
         name: "demo",
         about: "what ./run demo shows works",
         slow: false,

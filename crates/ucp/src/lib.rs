@@ -46,8 +46,8 @@ pub mod wire;
 pub use context::{Context, ContextBuilder, Features, InitError, Stats};
 pub use error::Error;
 pub use mem::{
-    Buf, ImportError, ImportedRegion, MapError, MdOutcome, MdResult, MdResults, MemMap, Offer, PackError,
-    PackedMemh, Region, RegionReader, RegionWriter, read_handle,
+    Buf, ImportError, ImportedRegion, MapError, MdOutcome, MdResult, MdResults, MemMap, Offer, OpError,
+    PackError, PackedMemh, Region, RegionReader, RegionWriter, TransferError, read_handle,
 };
 pub use ucs::Status;
 pub use ucs::config::{Config, Env};
@@ -56,7 +56,8 @@ pub use ucs::mem::{Limit, MemError};
 pub use uct::api::{ComponentId, GlobalId};
 pub use uct::export::NotRevoked;
 pub use uct::memory::{
-    AccessError, DeniedReason, MappedView, RawMem, Rights, StableBuf, StableBufMut, StaleReason,
+    AccessError, DeniedReason, Destination, Local, LocalMut, MappedView, OperandReason, RawMem, Rights,
+    Source, StableBuf, StableBufMut, StaleReason,
 };
 
 #[cfg(test)]

@@ -166,6 +166,16 @@ impl Imported {
     pub(super) fn is_alive(&self) -> bool {
         self.memory.check().is_ok()
     }
+
+    #[inline]
+    pub(super) fn ctx(&self) -> &ContextInner {
+        &self.ctx
+    }
+
+    #[inline]
+    pub(super) fn memory(&self) -> &dyn Attachment {
+        &*self.memory
+    }
 }
 
 impl fmt::Debug for Imported {
@@ -253,6 +263,11 @@ impl ImportedRegion {
         let (memory, component, results) = attach(ctx, &content, deadline)?;
         let (ctx, bytes) = (Arc::clone(ctx), Zeroizing::new(bytes.to_vec()));
         Ok(Some(Arc::new(Imported { ctx, key, bytes, memory, component, results })))
+    }
+
+    #[inline]
+    pub(super) fn imported(&self) -> Option<&Imported> {
+        self.imported.as_deref()
     }
 
     /// How many bytes.

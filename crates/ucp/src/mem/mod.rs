@@ -7,6 +7,7 @@ mod import;
 mod import_cache;
 mod map;
 mod results;
+mod transfer;
 
 pub use buf::Buf;
 pub use cursor::{RegionReader, RegionWriter};
@@ -15,3 +16,4 @@ pub use import::{ImportError, ImportedRegion, Offer};
 pub(crate) use import_cache::ImportCache;
 pub use map::{MapError, MemMap, Region};
 pub use results::{MdOutcome, MdResult, MdResults};
+pub use transfer::{OpError, TransferError};

@@ -8,7 +8,7 @@ use ucs::time::Deadline;
 
 use super::{AllocError, AttachError, ComponentId, MdAttr, PackError, RegError};
 use crate::export::{Claim, Export, Token};
-use crate::memory::{AccessError, LocalMem, MappedView, Rights, StaleReason};
+use crate::memory::{AccessError, Local, LocalMem, LocalMut, MappedView, Rights, StaleReason, check_range};
 
 bitflags! {
     /// What a key is packed for (`UCT_MD_MKEY_PACK_FLAG_*`).
@@ -138,6 +138,28 @@ pub trait Attachment: Send + Sync + fmt::Debug {
     /// # Errors
     /// [`AccessError`]; `AccessDenied` without the right to write.
     fn write(&self, offset: u64, src: &[u8]) -> Result<(), AccessError>;
+
+    /// Copies all of `src`, an operand, to `offset`: as [`Attachment::write`], which is what it calls by default, piece by piece where
+    /// others may change or unmap the operand meanwhile.
+    ///
+    /// # Errors
+    /// As [`Attachment::write`]; [`AccessError::Operand`]: the operand is not mapped, or not for reading.
+    #[inline]
+    fn put(&self, offset: u64, src: &Local<'_>) -> Result<(), AccessError> {
+        check_range(offset, src.len(), self.len())?;
+        src.in_pieces(|at, piece| self.write(offset + at as u64, piece))
+    }
+
+    /// Copies from `offset` on into all of `dst`, an operand: as [`Attachment::read`], which is what it calls by default, piece by piece
+    /// where others may use or unmap the operand meanwhile.
+    ///
+    /// # Errors
+    /// As [`Attachment::read`]; [`AccessError::Operand`]: the operand is not mapped, or not for writing.
+    #[inline]
+    fn get(&self, offset: u64, dst: &mut LocalMut<'_>) -> Result<(), AccessError> {
+        check_range(offset, dst.len(), self.len())?;
+        dst.in_pieces(|at, piece| self.read(offset + at as u64, piece))
+    }
 
     /// Whether the export still lives, as far as is known.
     ///

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::{fmt, slice};
 
 use super::LocalMem;
+use super::operand::{Destination, Local, LocalMut, Source};
 
 /// Allocated memory that nobody else can reach: `&[u8]` and `&mut [u8]` at full speed.
 pub struct PrivateMem {
@@ -73,6 +74,18 @@ impl PrivateMem {
         self.check_fork();
         // SAFETY: as above, and `self` is borrowed mutably.
         unsafe { slice::from_raw_parts_mut(self.mem.bytes.as_ptr(), self.mem.len()) }
+    }
+}
+
+impl Source for PrivateMem {
+    fn local(&self) -> Local<'_> {
+        Local::bytes(self.as_slice())
+    }
+}
+
+impl Destination for PrivateMem {
+    fn local_mut(&mut self) -> LocalMut<'_> {
+        LocalMut::bytes(self.as_mut_slice())
     }
 }
 

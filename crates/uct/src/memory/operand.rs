@@ -1,0 +1,315 @@
+//! Operands: memory of this process that an operation reads or writes.
+
+use std::fmt;
+use std::ops::Range;
+use std::ptr::NonNull;
+
+use ucs::mem::shared::BoundsError;
+
+use super::{AccessError, DeniedReason, LocalMem, OperandReason, RawMem, StaleReason, check_range, raw};
+
+/// Bytes that are copied at once where a transport takes slices, and the operand is none.
+const PIECE: usize = 4096;
+
+/// What an operation can read from (`put`): it is given by value, kept until the operation has ended, and given back.
+///
+/// All [`StableBuf`](super::StableBuf)s are: vectors, boxes, static slices, `Arc<[u8]>`; so is [`RawMem`].
+pub trait Source: Send + Sync + 'static {
+    /// Its bytes. Asked for once per operation; the value is not touched until that has ended.
+    fn local(&self) -> Local<'_>;
+}
+
+/// What an operation can write to (`get`): it is given by value, kept until the operation has ended, and given back.
+///
+/// All [`StableBufMut`](super::StableBufMut)s are: vectors and boxes; so is [`RawMem`].
+pub trait Destination: Send + Sync + 'static {
+    /// Its bytes. Asked for once per operation; the value is not touched until that has ended.
+    fn local_mut(&mut self) -> LocalMut<'_>;
+}
+
+impl Source for RawMem {
+    fn local(&self) -> Local<'_> {
+        let (start, len) = self.range();
+        Local(Place::Raw(start, len))
+    }
+}
+
+impl Destination for RawMem {
+    fn local_mut(&mut self) -> LocalMut<'_> {
+        let (start, len) = self.range();
+        LocalMut(PlaceMut::Raw(start, len))
+    }
+}
+
+/// Memory of this process that an operation reads, borrowed while it does.
+pub struct Local<'a>(Place<'a>);
+
+enum Place<'a> {
+    /// Nobody else writes it meanwhile.
+    Bytes(&'a [u8]),
+    /// Its owner may unmap it meanwhile.
+    Raw(NonNull<u8>, usize),
+    /// Peers may write it meanwhile.
+    Mem(&'a LocalMem, Range<usize>),
+}
+
+/// Memory of this process that an operation writes, borrowed while it does.
+pub struct LocalMut<'a>(PlaceMut<'a>);
+
+enum PlaceMut<'a> {
+    Bytes(&'a mut [u8]),
+    Raw(NonNull<u8>, usize),
+    Mem(&'a LocalMem, Range<usize>),
+}
+
+impl<'a> Local<'a> {
+    /// These bytes.
+    #[inline]
+    #[must_use]
+    pub fn bytes(bytes: &'a [u8]) -> Self {
+        Self(Place::Bytes(bytes))
+    }
+
+    /// A part of memory that peers may reach.
+    ///
+    /// # Errors
+    /// [`AccessError::Bounds`].
+    pub fn part(mem: &'a LocalMem, part: Range<usize>) -> Result<Self, AccessError> {
+        check_part(mem, &part)?;
+        Ok(Self(Place::Mem(mem, part)))
+    }
+
+    /// How many bytes.
+    #[inline]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match &self.0 {
+            Place::Bytes(bytes) => bytes.len(),
+            Place::Raw(_, len) => *len,
+            Place::Mem(_, part) => part.len(),
+        }
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Where it begins.
+    #[inline]
+    #[must_use]
+    pub fn address(&self) -> usize {
+        match &self.0 {
+            Place::Bytes(bytes) => bytes.as_ptr().addr(),
+            Place::Raw(start, _) => start.addr().get(),
+            Place::Mem(mem, part) => address_in(mem, part),
+        }
+    }
+
+    /// The bytes, where nobody else can change or unmap them meanwhile.
+    #[inline]
+    #[must_use]
+    pub fn as_bytes(&self) -> Option<&'a [u8]> {
+        match &self.0 {
+            Place::Bytes(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+
+    /// Copies from its byte `at` on into `dst`.
+    ///
+    /// # Errors
+    /// [`AccessError::Bounds`]; [`AccessError::Operand`]: raw memory that is not mapped for reading.
+    pub fn read(&self, at: usize, dst: &mut [u8]) -> Result<(), AccessError> {
+        let end = check_within(at, dst.len(), self.len())?;
+        match &self.0 {
+            Place::Bytes(bytes) => {
+                dst.copy_from_slice(&bytes[at..end]);
+                Ok(())
+            }
+            Place::Raw(start, _) => raw::read(moved(*start, at), dst).map_err(AccessError::of_operand),
+            Place::Mem(mem, part) => mem.read((part.start + at) as u64, dst).map_err(AccessError::of_operand),
+        }
+    }
+
+    /// Has `each` take all of it, piece by piece, in order: with where the piece begins, and its bytes. Bytes that nobody else
+    /// changes are one piece; others are copied out first.
+    ///
+    /// # Errors
+    /// Those of `each`, and [`AccessError::Operand`]; both tell how many bytes of all were moved before.
+    #[inline]
+    pub fn in_pieces(
+        &self,
+        mut each: impl FnMut(usize, &[u8]) -> Result<(), AccessError>,
+    ) -> Result<(), AccessError> {
+        if let Some(bytes) = self.as_bytes() {
+            return each(0, bytes);
+        }
+        let mut copy = [0; PIECE];
+        for at in (0..self.len()).step_by(PIECE) {
+            let piece = &mut copy[..PIECE.min(self.len() - at)];
+            let moved = self.read(at, piece).and_then(|()| each(at, piece));
+            moved.map_err(|error| error.after(at as u64))?;
+        }
+        Ok(())
+    }
+}
+
+impl<'a> LocalMut<'a> {
+    /// These bytes.
+    #[inline]
+    #[must_use]
+    pub fn bytes(bytes: &'a mut [u8]) -> Self {
+        Self(PlaceMut::Bytes(bytes))
+    }
+
+    /// A part of memory that peers may reach.
+    ///
+    /// # Errors
+    /// [`AccessError::Bounds`].
+    pub fn part(mem: &'a LocalMem, part: Range<usize>) -> Result<Self, AccessError> {
+        check_part(mem, &part)?;
+        Ok(Self(PlaceMut::Mem(mem, part)))
+    }
+
+    /// How many bytes.
+    #[inline]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match &self.0 {
+            PlaceMut::Bytes(bytes) => bytes.len(),
+            PlaceMut::Raw(_, len) => *len,
+            PlaceMut::Mem(_, part) => part.len(),
+        }
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Where it begins.
+    #[inline]
+    #[must_use]
+    pub fn address(&self) -> usize {
+        match &self.0 {
+            PlaceMut::Bytes(bytes) => bytes.as_ptr().addr(),
+            PlaceMut::Raw(start, _) => start.addr().get(),
+            PlaceMut::Mem(mem, part) => address_in(mem, part),
+        }
+    }
+
+    /// The bytes, where nobody else can use or unmap them meanwhile.
+    #[inline]
+    #[must_use]
+    pub fn as_bytes(&mut self) -> Option<&mut [u8]> {
+        match &mut self.0 {
+            PlaceMut::Bytes(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+
+    /// Copies `src` to its byte `at` and on.
+    ///
+    /// # Errors
+    /// [`AccessError::Bounds`]; [`AccessError::Operand`]: raw memory that is not mapped for writing, a buffer taken for reading only.
+    pub fn write(&mut self, at: usize, src: &[u8]) -> Result<(), AccessError> {
+        let end = check_within(at, src.len(), self.len())?;
+        match &mut self.0 {
+            PlaceMut::Bytes(bytes) => {
+                bytes[at..end].copy_from_slice(src);
+                Ok(())
+            }
+            PlaceMut::Raw(start, _) => raw::write(moved(*start, at), src).map_err(AccessError::of_operand),
+            PlaceMut::Mem(mem, part) => {
+                mem.write((part.start + at) as u64, src).map_err(AccessError::of_operand)
+            }
+        }
+    }
+
+    /// Has `each` fill all of it, piece by piece, in order: with where the piece begins, and its bytes. Bytes that nobody else uses
+    /// are one piece; others are copied in afterwards.
+    ///
+    /// # Errors
+    /// Those of `each`, and [`AccessError::Operand`]; both tell how many bytes of all were moved before.
+    #[inline]
+    pub fn in_pieces(
+        &mut self,
+        mut each: impl FnMut(usize, &mut [u8]) -> Result<(), AccessError>,
+    ) -> Result<(), AccessError> {
+        if let Some(bytes) = self.as_bytes() {
+            return each(0, bytes);
+        }
+        let mut copy = [0; PIECE];
+        let len = self.len();
+        for at in (0..len).step_by(PIECE) {
+            let piece = &mut copy[..PIECE.min(len - at)];
+            let moved = each(at, piece).and_then(|()| self.write(at, piece));
+            moved.map_err(|error| error.after(at as u64))?;
+        }
+        Ok(())
+    }
+}
+
+fn check_part(mem: &LocalMem, part: &Range<usize>) -> Result<(), AccessError> {
+    check_range(part.start as u64, part.len(), mem.len() as u64)
+}
+
+/// Where a part of memory begins.
+#[allow(clippy::cast_possible_truncation)] // an address is a usize
+fn address_in(mem: &LocalMem, part: &Range<usize>) -> usize {
+    mem.address() as usize + part.start
+}
+
+/// Checks that `len` bytes at `at` are within `size` bytes; answers where they end.
+fn check_within(at: usize, len: usize, size: usize) -> Result<usize, AccessError> {
+    let out = BoundsError::OutOfRange { offset: at as u64, len: len as u64, size: size as u64 };
+    at.checked_add(len).filter(|end| *end <= size).ok_or(AccessError::Bounds(out))
+}
+
+/// The address `by` bytes on: within a range that ends within the address space.
+fn moved(start: NonNull<u8>, by: usize) -> NonNull<u8> {
+    start.map_addr(|address| address.saturating_add(by))
+}
+
+impl AccessError {
+    /// The error for memory of this process that an operation was given.
+    fn of_operand(self) -> Self {
+        let (done, why) = match self {
+            Self::Stale { done, why: StaleReason::Unmapped } => (done, OperandReason::Unmapped),
+            Self::AccessDenied { done, why: DeniedReason::Protection } => (done, OperandReason::Protection),
+            Self::AccessDenied { done, why: DeniedReason::ReadOnlyBuffer } => {
+                (done, OperandReason::ReadOnlyBuffer)
+            }
+            Self::AccessDenied { done, .. } => (done, OperandReason::NotBacked),
+            other => return other,
+        };
+        Self::Operand { done, why }
+    }
+
+    /// It, of an access that was a later part of a longer one: `before` bytes had been moved.
+    #[must_use]
+    pub fn after(mut self, before: u64) -> Self {
+        match &mut self {
+            Self::Stale { done, .. } | Self::AccessDenied { done, .. } | Self::Operand { done, .. } => {
+                *done += before;
+            }
+            _ => {}
+        }
+        self
+    }
+}
+
+impl fmt::Debug for Local<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Local").field("len", &self.len()).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for LocalMut<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LocalMut").field("len", &self.len()).finish_non_exhaustive()
+    }
+}
