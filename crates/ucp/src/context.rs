@@ -10,10 +10,12 @@ use ucs::Status;
 use ucs::config::{Config, ConfigBuilder, ConfigError, Env, UnknownNames};
 use ucs::fork::{self, Generation};
 use ucs::mem::MemError;
+use ucs::rcache::{Options, Stats as RcacheStats};
 use uct::LocalMem;
 use uct::api::{AllocError, Component, Md, MdFlags, MdParams, OpenError};
 use uct::export::{ExportError, ExportTable};
 use uct::memory::{PrivateMem, Rights};
+use uct::registrations::Registrations;
 use uct::service::Service;
 
 use crate::config::{MAX_IMPORTS, TLS, VARS};
@@ -85,6 +87,7 @@ impl InitError {
 pub struct ContextBuilder {
     features: Features,
     config: ConfigBuilder,
+    components: Vec<&'static dyn Component>,
 }
 
 impl ContextBuilder {
@@ -112,6 +115,19 @@ impl ContextBuilder {
         self
     }
 
+    /// Adds a transport to those of this build, or puts it in the place of the one with the same number. `UCX_TLS` allows it by its
+    /// name.
+    ///
+    /// For transports of your own, and for doubles in tests: [`uct::api`] makes no semver promise before 1.0.
+    pub fn component(mut self, component: &'static dyn Component) -> Self {
+        self.config = self.config.vars(component.vars());
+        match self.components.iter_mut().find(|other| other.id() == component.id()) {
+            Some(other) => *other = component,
+            None => self.components.push(component),
+        }
+        self
+    }
+
     /// Makes the context: reads the configuration and opens the memory domains of the transports that may be used.
     ///
     /// # Errors
@@ -119,7 +135,7 @@ impl ContextBuilder {
     #[doc(alias = "ucp_init")]
     pub fn build(self) -> Result<Context, InitError> {
         let config = self.config.build()?;
-        let components = uct::transports::components();
+        let components = self.components;
         let mut known: Vec<&str> = components.iter().map(|component| component.name()).collect();
         known.extend(uct::transports::NOT_HERE);
         let unknown = |variable, error| InitError::UnknownNames { variable, error };
@@ -136,7 +152,7 @@ impl ContextBuilder {
             MdParams { exports: Arc::clone(&exports), service: Arc::clone(&service), config: config.clone() };
         let mut mds = Vec::new();
         let mut left_out = MdResults::default();
-        for component in components {
+        for component in &components {
             if !allowed.allows(component.name()) {
                 left_out.push(component.id(), Err("not allowed by UCX_TLS".to_owned()));
                 continue;
@@ -162,6 +178,8 @@ impl ContextBuilder {
             config,
             exports,
             service,
+            registrations: Registrations::new(mds.iter().map(|open| &open.md), Options::default()),
+            components,
             mds,
             left_out,
         };
@@ -188,6 +206,9 @@ pub(crate) struct ContextInner {
     config: Config,
     pub(crate) exports: Arc<ExportTable>,
     service: Arc<Service>,
+    /// Of operands, with the memory domains that need that.
+    pub(crate) registrations: Registrations,
+    components: Vec<&'static dyn Component>,
     pub(crate) mds: Vec<OpenMd>,
     /// Transports that are not used, and why.
     pub(crate) left_out: MdResults,
@@ -202,6 +223,11 @@ impl ContextInner {
 
     pub(crate) fn has(&self, features: Features) -> bool {
         self.features.contains(features)
+    }
+
+    /// Whether it has a transport of this number, in use or not.
+    pub(crate) fn knows(&self, number: u16) -> bool {
+        self.components.iter().any(|component| component.id().0 == number)
     }
 
     /// Has kept memory freed as soon as it is drained.
@@ -246,9 +272,9 @@ impl Context {
     /// Begins to make a context.
     pub fn builder() -> ContextBuilder {
         let config = Config::builder(VARS).vars(uct::config::VARS);
-        let components = uct::transports::components().iter();
-        let config = components.fold(config, |config, component| config.vars(component.vars()));
-        ContextBuilder { features: Features::default(), config }
+        let components = uct::transports::components().to_vec();
+        let config = components.iter().fold(config, |config, component| config.vars(component.vars()));
+        ContextBuilder { features: Features::default(), config, components }
     }
 
     /// Maps memory: allocates it, takes a buffer, or names an address range.
@@ -305,6 +331,14 @@ impl Context {
         }
         let exports = self.inner.exports.stats();
         Stats { exports: exports.live, imports: self.inner.imports.len(), kept_bytes: exports.kept_bytes }
+    }
+}
+
+impl Context {
+    /// Figures of the registration cache: of operands that transports need registered. All zero as long as no operation needed that.
+    #[must_use]
+    pub fn rcache_stats(&self) -> RcacheStats {
+        if self.inner.is_forked() { RcacheStats::default() } else { self.inner.registrations.stats() }
     }
 }
 

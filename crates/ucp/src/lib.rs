@@ -53,12 +53,15 @@ pub use ucs::Status;
 pub use ucs::config::{Config, Env};
 pub use ucs::mem::shared::BoundsError;
 pub use ucs::mem::{Limit, MemError};
-pub use uct::api::{ComponentId, GlobalId};
+pub use ucs::rcache::Stats as RcacheStats;
+pub use uct::api::{ComponentId, GlobalId, RegError};
 pub use uct::export::NotRevoked;
 pub use uct::memory::{
     AccessError, DeniedReason, Destination, Local, LocalMut, MappedView, OperandReason, RawMem, Rights,
     Source, StableBuf, StableBufMut, StaleReason,
 };
+
+pub use uct::registrations::RegisterError;
 
 #[cfg(test)]
 mod tests {

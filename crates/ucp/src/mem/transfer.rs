@@ -4,6 +4,7 @@ use std::fmt;
 
 use ucs::Status;
 use uct::memory::{AccessError, Destination, Local, LocalMut, Source, StaleReason, check_range};
+use uct::registrations::RegisterError;
 
 use super::{Buf, ImportedRegion};
 
@@ -14,6 +15,9 @@ pub enum TransferError {
     /// The memory of one of both sides could not be accessed.
     #[error(transparent)]
     Access(#[from] AccessError),
+    /// The transport needs the operand registered, and that could not be done.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
 }
 
 impl TransferError {
@@ -21,6 +25,7 @@ impl TransferError {
     pub fn status(&self) -> Status {
         match self {
             Self::Access(error) => error.status(),
+            Self::Register(error) => error.status(),
         }
     }
 
@@ -29,6 +34,7 @@ impl TransferError {
     pub fn remedy(&self) -> &'static str {
         match self {
             Self::Access(error) => error.remedy(),
+            Self::Register(error) => error.remedy(),
         }
     }
 }
@@ -127,7 +133,15 @@ impl ImportedRegion {
         if imported.ctx().is_forked() {
             return Err(AccessError::Stale { done: 0, why: StaleReason::Forked }.into());
         }
-        Ok(imported.memory().put(offset, &operand.local())?)
+        let (memory, src) = (imported.memory(), operand.local());
+        match imported.needs() {
+            None => Ok(memory.put(offset, &src)?),
+            Some(needs) => {
+                check_range(offset, src.len(), memory.len())?;
+                let registrations = &imported.ctx().registrations;
+                Ok(registrations.with_source(needs, src, |src| memory.put(offset, src))??)
+            }
+        }
     }
 
     fn get_into(&self, offset: u64, operand: &mut impl Destination) -> Result<(), TransferError> {
@@ -137,6 +151,14 @@ impl ImportedRegion {
         if imported.ctx().is_forked() {
             return Err(AccessError::Stale { done: 0, why: StaleReason::Forked }.into());
         }
-        Ok(imported.memory().get(offset, &mut operand.local_mut())?)
+        let (memory, mut dst) = (imported.memory(), operand.local_mut());
+        match imported.needs() {
+            None => Ok(memory.get(offset, &mut dst)?),
+            Some(needs) => {
+                check_range(offset, dst.len(), memory.len())?;
+                let registrations = &imported.ctx().registrations;
+                Ok(registrations.with_destination(needs, dst, |dst| memory.get(offset, dst))??)
+            }
+        }
     }
 }

@@ -56,6 +56,7 @@ mod error;
 mod pending;
 mod registrar;
 mod ring;
+mod transport;
 
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -66,6 +67,7 @@ use ucs::fork::{Generation, generation};
 pub use error::{DmaError, RegisterError, Unavailable};
 pub use pending::{PendingIn, PendingOut};
 pub use registrar::NicRegistrar;
+pub use transport::{NIC_COMPONENT, NicComponent};
 
 use ring::{Part, Pipe, Ring};
 

@@ -1,10 +1,19 @@
 //! Operands: memory of this process that an operation reads or writes.
+//!
+//! # Safety
+//! An operand that carries a registration was given it by [`crate::registrations`]: it is of the pages that hold the operand, during
+//! the operation.
 
+#![allow(unsafe_code)]
+
+use std::any::Any;
 use std::fmt;
 use std::ops::Range;
 use std::ptr::NonNull;
 
 use ucs::mem::shared::BoundsError;
+
+use crate::api::LocalMemh;
 
 use super::{AccessError, DeniedReason, LocalMem, OperandReason, RawMem, StaleReason, check_range, raw};
 
@@ -30,19 +39,22 @@ pub trait Destination: Send + Sync + 'static {
 impl Source for RawMem {
     fn local(&self) -> Local<'_> {
         let (start, len) = self.range();
-        Local(Place::Raw(start, len))
+        Local { place: Place::Raw(start, len), memh: None }
     }
 }
 
 impl Destination for RawMem {
     fn local_mut(&mut self) -> LocalMut<'_> {
         let (start, len) = self.range();
-        LocalMut(PlaceMut::Raw(start, len))
+        LocalMut { place: PlaceMut::Raw(start, len), memh: None }
     }
 }
 
 /// Memory of this process that an operation reads, borrowed while it does.
-pub struct Local<'a>(Place<'a>);
+pub struct Local<'a> {
+    place: Place<'a>,
+    memh: Option<&'a (dyn LocalMemh + 'static)>,
+}
 
 enum Place<'a> {
     /// Nobody else writes it meanwhile.
@@ -54,7 +66,10 @@ enum Place<'a> {
 }
 
 /// Memory of this process that an operation writes, borrowed while it does.
-pub struct LocalMut<'a>(PlaceMut<'a>);
+pub struct LocalMut<'a> {
+    place: PlaceMut<'a>,
+    memh: Option<&'a (dyn LocalMemh + 'static)>,
+}
 
 enum PlaceMut<'a> {
     Bytes(&'a mut [u8]),
@@ -67,7 +82,7 @@ impl<'a> Local<'a> {
     #[inline]
     #[must_use]
     pub fn bytes(bytes: &'a [u8]) -> Self {
-        Self(Place::Bytes(bytes))
+        Self { place: Place::Bytes(bytes), memh: None }
     }
 
     /// A part of memory that peers may reach.
@@ -76,14 +91,34 @@ impl<'a> Local<'a> {
     /// [`AccessError::Bounds`].
     pub fn part(mem: &'a LocalMem, part: Range<usize>) -> Result<Self, AccessError> {
         check_part(mem, &part)?;
-        Ok(Self(Place::Mem(mem, part)))
+        Ok(Self { place: Place::Mem(mem, part), memh: None })
+    }
+
+    /// It, with a registration of its memory.
+    ///
+    /// # Safety
+    /// `memh` is a registration of pages that were mapped at its addresses at an instant at which it was borrowed, for as much as is
+    /// done with it.
+    pub(crate) unsafe fn registered<'b>(self, memh: &'b dyn LocalMemh) -> Local<'b>
+    where
+        'a: 'b,
+    {
+        Local { place: self.place, memh: Some(memh) }
+    }
+
+    /// The registration of its memory with the memory domain that the operation is of, where that needs one: a value of that domain's own
+    /// type.
+    #[inline]
+    #[must_use]
+    pub fn memh<M: LocalMemh>(&self) -> Option<&'a M> {
+        (self.memh? as &dyn Any).downcast_ref()
     }
 
     /// How many bytes.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
-        match &self.0 {
+        match &self.place {
             Place::Bytes(bytes) => bytes.len(),
             Place::Raw(_, len) => *len,
             Place::Mem(_, part) => part.len(),
@@ -100,7 +135,7 @@ impl<'a> Local<'a> {
     #[inline]
     #[must_use]
     pub fn address(&self) -> usize {
-        match &self.0 {
+        match &self.place {
             Place::Bytes(bytes) => bytes.as_ptr().addr(),
             Place::Raw(start, _) => start.addr().get(),
             Place::Mem(mem, part) => address_in(mem, part),
@@ -111,7 +146,7 @@ impl<'a> Local<'a> {
     #[inline]
     #[must_use]
     pub fn as_bytes(&self) -> Option<&'a [u8]> {
-        match &self.0 {
+        match &self.place {
             Place::Bytes(bytes) => Some(bytes),
             _ => None,
         }
@@ -123,7 +158,7 @@ impl<'a> Local<'a> {
     /// [`AccessError::Bounds`]; [`AccessError::Operand`]: raw memory that is not mapped for reading.
     pub fn read(&self, at: usize, dst: &mut [u8]) -> Result<(), AccessError> {
         let end = check_within(at, dst.len(), self.len())?;
-        match &self.0 {
+        match &self.place {
             Place::Bytes(bytes) => {
                 dst.copy_from_slice(&bytes[at..end]);
                 Ok(())
@@ -161,7 +196,7 @@ impl<'a> LocalMut<'a> {
     #[inline]
     #[must_use]
     pub fn bytes(bytes: &'a mut [u8]) -> Self {
-        Self(PlaceMut::Bytes(bytes))
+        Self { place: PlaceMut::Bytes(bytes), memh: None }
     }
 
     /// A part of memory that peers may reach.
@@ -170,14 +205,34 @@ impl<'a> LocalMut<'a> {
     /// [`AccessError::Bounds`].
     pub fn part(mem: &'a LocalMem, part: Range<usize>) -> Result<Self, AccessError> {
         check_part(mem, &part)?;
-        Ok(Self(PlaceMut::Mem(mem, part)))
+        Ok(Self { place: PlaceMut::Mem(mem, part), memh: None })
+    }
+
+    /// It, with a registration of its memory.
+    ///
+    /// # Safety
+    /// `memh` is a registration of pages that were mapped at its addresses at an instant at which it was borrowed, for as much as is
+    /// done with it.
+    pub(crate) unsafe fn registered<'b>(self, memh: &'b dyn LocalMemh) -> LocalMut<'b>
+    where
+        'a: 'b,
+    {
+        LocalMut { place: self.place, memh: Some(memh) }
+    }
+
+    /// The registration of its memory with the memory domain that the operation is of, where that needs one: a value of that domain's own
+    /// type.
+    #[inline]
+    #[must_use]
+    pub fn memh<M: LocalMemh>(&self) -> Option<&'a M> {
+        (self.memh? as &dyn Any).downcast_ref()
     }
 
     /// How many bytes.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
-        match &self.0 {
+        match &self.place {
             PlaceMut::Bytes(bytes) => bytes.len(),
             PlaceMut::Raw(_, len) => *len,
             PlaceMut::Mem(_, part) => part.len(),
@@ -194,7 +249,7 @@ impl<'a> LocalMut<'a> {
     #[inline]
     #[must_use]
     pub fn address(&self) -> usize {
-        match &self.0 {
+        match &self.place {
             PlaceMut::Bytes(bytes) => bytes.as_ptr().addr(),
             PlaceMut::Raw(start, _) => start.addr().get(),
             PlaceMut::Mem(mem, part) => address_in(mem, part),
@@ -205,7 +260,7 @@ impl<'a> LocalMut<'a> {
     #[inline]
     #[must_use]
     pub fn as_bytes(&mut self) -> Option<&mut [u8]> {
-        match &mut self.0 {
+        match &mut self.place {
             PlaceMut::Bytes(bytes) => Some(bytes),
             _ => None,
         }
@@ -217,7 +272,7 @@ impl<'a> LocalMut<'a> {
     /// [`AccessError::Bounds`]; [`AccessError::Operand`]: raw memory that is not mapped for writing, a buffer taken for reading only.
     pub fn write(&mut self, at: usize, src: &[u8]) -> Result<(), AccessError> {
         let end = check_within(at, src.len(), self.len())?;
-        match &mut self.0 {
+        match &mut self.place {
             PlaceMut::Bytes(bytes) => {
                 bytes[at..end].copy_from_slice(src);
                 Ok(())
@@ -291,6 +346,7 @@ impl AccessError {
 
     /// It, of an access that was a later part of a longer one: `before` bytes had been moved.
     #[must_use]
+    #[cold]
     pub fn after(mut self, before: u64) -> Self {
         match &mut self {
             Self::Stale { done, .. } | Self::AccessDenied { done, .. } | Self::Operand { done, .. } => {

@@ -1,0 +1,342 @@
+//! The NIC as a transport: a component for contexts of this process, whose operands and exports are registrations of pages.
+//!
+//! An export is a registration of the exporter's memory, an operand one of the importer's; an operation moves bytes from the pages of
+//! one to the pages of the other, whatever is mapped at the addresses by then. So what a registration cache gets wrong is seen in the
+//! bytes. It reaches contexts of this process that have a component of the same NIC, as a loopback of a card would.
+//!
+//! Its exports are not address-bound ([`MdFlags::VA_BOUND`]): after a remap they reach the old pages.
+//!
+//! # Safety
+//! Pages are written through two kinds of registration: of exported memory, which peers may write at any time (contract of
+//! [`LocalMem`]), and of an operand that is being written (contract of [`LocalMut`], which comes with a registration of just its pages). A key names
+//! a line of the exporter's table, not a registration: who makes one up reaches none.
+
+#![allow(unsafe_code)]
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use ucs::mem::Access;
+use ucs::mem::page::{PageRange, page_size};
+use uct::api::{
+    AllocError, AttachError, AttachRequest, Attached, Attachment, Capability, Component, ComponentId,
+    GlobalId, LinearCost, LocalMemh, Md, MdAttr, MdFlags, MdParams, MdResource, MemTypes, Memh, OpenError,
+    PackError, PackFlags, RegError,
+};
+use uct::export::{Export, Gate, Token, registry};
+use uct::memory::{
+    AccessError, Local, LocalMem, LocalMut, MappedView, OperandReason, Rights, StaleReason, check_range,
+};
+
+use super::{DmaError, Mr, Nic, RegisterError};
+
+/// Bytes of a key: the line of the export table, and the token.
+const KEY_LEN: usize = 4 + 16;
+
+/// Its number in handles: none that a transport of the library has.
+pub const NIC_COMPONENT: ComponentId = ComponentId(0xfff0);
+
+/// A NIC as a transport named `nic`: operands need registration. A context gets it by `ContextBuilder::component`.
+#[derive(Debug)]
+pub struct NicComponent {
+    nic: Arc<Nic>,
+    /// By exporting context and export.
+    exported: Arc<Mutex<Exported>>,
+}
+
+type Exported = HashMap<([u8; 16], u64), Weak<Pinned>>;
+
+impl NicComponent {
+    /// For as long as the process runs.
+    #[must_use]
+    pub fn leak(nic: &Arc<Nic>) -> &'static Self {
+        Box::leak(Box::new(Self { nic: Arc::clone(nic), exported: Arc::default() }))
+    }
+}
+
+impl Component for NicComponent {
+    fn id(&self) -> ComponentId {
+        NIC_COMPONENT
+    }
+
+    fn name(&self) -> &'static str {
+        "nic"
+    }
+
+    fn capabilities(&self) -> &'static [Capability] {
+        &[
+            Capability { name: "reg", supported: true, note: "memory that may be written" },
+            Capability { name: "export", supported: true, note: "to contexts of this process" },
+            Capability { name: "address-bound", supported: false, note: "the pages of then" },
+        ]
+    }
+
+    fn query_mds(&self) -> Vec<MdResource> {
+        vec![MdResource { name: "nic0".to_owned() }]
+    }
+
+    fn open_md(&self, _resource: &MdResource, params: &MdParams) -> Result<Arc<dyn Md>, OpenError> {
+        let scope = (std::process::id(), Arc::as_ptr(&self.nic).addr());
+        let scope = [&scope.0.to_ne_bytes()[..], &scope.1.to_ne_bytes()].concat();
+        let attr = MdAttr {
+            component: NIC_COMPONENT,
+            flags: MdFlags::REG
+                | MdFlags::EXPORTED_MKEY
+                | MdFlags::INVALIDATE
+                | MdFlags::REVOCABLE
+                | MdFlags::NEED_MEMH,
+            max_alloc: 0,
+            max_reg: Nic::MAX_LEN as u64,
+            reg_alignment: page_size(),
+            reg_cost: LinearCost { base: 0.4e-6, per_byte: 9e-12 },
+            access_cost: LinearCost { base: 1.4e-6, per_byte: 0.2e-9 },
+            alloc_mem_types: MemTypes::empty(),
+            reg_mem_types: MemTypes::HOST,
+            access_mem_types: MemTypes::HOST,
+            rkey_packed_size: 0,
+            exported_mkey_packed_size: KEY_LEN,
+            global_id: GlobalId::new(&scope).expect("a few bytes"),
+            local_cpus: String::new(),
+        };
+        let patience = params.config.get(&uct::config::IMPORT_TIMEOUT);
+        let (nic, exported) = (Arc::clone(&self.nic), Arc::clone(&self.exported));
+        Ok(Arc::new(NicMd { attr, nic, exported, uuid: *params.exports.uuid(), patience }))
+    }
+}
+
+#[derive(Debug)]
+struct NicMd {
+    attr: MdAttr,
+    nic: Arc<Nic>,
+    exported: Arc<Mutex<Exported>>,
+    uuid: [u8; 16],
+    patience: Duration,
+}
+
+/// A registration, of an operand or of exported memory; it ends with this.
+#[derive(Debug)]
+struct Pinned {
+    nic: Arc<Nic>,
+    mr: Mr,
+}
+
+impl LocalMemh for Pinned {}
+
+impl Pinned {
+    fn new(nic: &Arc<Nic>, address: usize, len: usize) -> Result<Self, RegError> {
+        // SAFETY: pinning changes nothing; the pages are read and written as the module rule says.
+        let mr = unsafe { nic.register(address, len) }.map_err(reg_error)?;
+        Ok(Self { nic: Arc::clone(nic), mr })
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        // In a fork's child there is none.
+        let _ = self.nic.deregister(self.mr);
+    }
+}
+
+fn reg_error(error: RegisterError) -> RegError {
+    let why = error.to_string();
+    match error {
+        RegisterError::Fault | RegisterError::Unpinnable(_) | RegisterError::Range { .. } => {
+            RegError::Pages { why }
+        }
+        RegisterError::Full { .. } | RegisterError::Limit { .. } | RegisterError::MemLock { .. } => {
+            RegError::Limit { why, remedy: "register less at once, or raise the limit" }
+        }
+        _ => RegError::Refused { why },
+    }
+}
+
+impl Md for NicMd {
+    fn attr(&self) -> &MdAttr {
+        &self.attr
+    }
+
+    fn alloc(&self, _len: usize, _rights: Rights) -> Result<LocalMem, AllocError> {
+        Err(AllocError::Unsupported)
+    }
+
+    fn reg(&self, mem: &Arc<LocalMem>) -> Result<Box<dyn Memh>, RegError> {
+        let address = usize::try_from(mem.address()).expect("an address");
+        let pinned = Arc::new(Pinned::new(&self.nic, address, mem.len())?);
+        let (exported, uuid) = (Arc::clone(&self.exported), self.uuid);
+        Ok(Box::new(NicMemh { pinned, exported, uuid, _mem: Arc::clone(mem) }))
+    }
+
+    fn reg_local(&self, range: PageRange, _access: Access) -> Result<Box<dyn LocalMemh>, RegError> {
+        Ok(Box::new(Pinned::new(&self.nic, range.start(), range.len())?))
+    }
+
+    fn attach(&self, request: &AttachRequest<'_>) -> Result<Attached, AttachError> {
+        let malformed = AttachError::Malformed("not a key of the NIC");
+        let Some((slot, token)) = request.mkey.split_first_chunk().filter(|(_, token)| token.len() == 16)
+        else {
+            return Err(malformed);
+        };
+        let token = token.try_into().map_err(|_| malformed)?;
+        let claim = request.claim(u32::from_le_bytes(*slot), Token::from_bytes(token));
+        let gone = AttachError::Stale("the exporting context is gone");
+        let table = registry::find(&request.context_uuid).ok_or(gone)?;
+        let mem = table.verify(&claim).map_err(AttachError::of_refusal)?;
+        let remote = self.exported.lock().get(&(request.context_uuid, claim.id)).and_then(Weak::upgrade);
+        let remote = remote.ok_or(AttachError::Mismatch)?;
+        let (table, slots) = table.local_view()?;
+        let gate = Gate::new(table, slots, None, (claim.slot, claim.id, claim.epoch), self.patience)
+            .ok_or(AttachError::Mismatch)?;
+        let address = usize::try_from(claim.address).map_err(|_| AttachError::Mismatch)?;
+        let memory = NicAttachment {
+            gate,
+            remote: Arc::downgrade(&remote),
+            address,
+            len: claim.length,
+            rights: mem.rights(),
+        };
+        Ok(Attached { memory: Arc::new(memory), how: "from pages to pages".to_owned() })
+    }
+}
+
+/// Memory registered to be exported.
+#[derive(Debug)]
+struct NicMemh {
+    pinned: Arc<Pinned>,
+    exported: Arc<Mutex<Exported>>,
+    uuid: [u8; 16],
+    /// Kept, as its registration is: dropped after it.
+    _mem: Arc<LocalMem>,
+}
+
+impl Memh for NicMemh {
+    fn packed_size(&self, flags: PackFlags) -> Result<usize, PackError> {
+        if flags.contains(PackFlags::EXPORT) {
+            Ok(KEY_LEN)
+        } else {
+            Err(PackError::Unsupported("it packs exported keys only"))
+        }
+    }
+
+    fn pack(&self, export: &Export, flags: PackFlags, out: &mut [u8]) -> Result<(), PackError> {
+        PackError::check_size(self.packed_size(flags)?, out)?;
+        let claim = export.claim();
+        let mut exported = self.exported.lock();
+        exported.retain(|_, pinned| pinned.strong_count() > 0);
+        exported.insert((self.uuid, claim.id), Arc::downgrade(&self.pinned));
+        let (slot, token) = out.split_at_mut(4);
+        slot.copy_from_slice(&claim.slot.to_le_bytes());
+        token.copy_from_slice(claim.token.as_bytes());
+        Ok(())
+    }
+}
+
+/// Exported memory, attached: its pages of then.
+#[derive(Debug)]
+struct NicAttachment {
+    gate: Gate,
+    remote: Weak<Pinned>,
+    /// Where the exporter's memory begins.
+    address: usize,
+    len: u64,
+    rights: Rights,
+}
+
+impl NicAttachment {
+    fn remote(&self) -> Result<Arc<Pinned>, AccessError> {
+        self.remote.upgrade().ok_or(AccessError::Stale { done: 0, why: StaleReason::Revoked })
+    }
+
+    /// The exporter's address of what lies `at` bytes behind `offset`, both within its memory.
+    fn place(&self, offset: u64, at: usize) -> usize {
+        self.address + usize::try_from(offset).expect("within memory of this process") + at
+    }
+}
+
+/// What became of an operation of the NIC.
+fn moved(answer: Result<(), DmaError>) -> Result<(), AccessError> {
+    answer.map_err(|error| match error {
+        DmaError::Stale => AccessError::Stale { done: 0, why: StaleReason::Revoked },
+        _ => AccessError::Unsupported { why: "the NIC has failed" },
+    })
+}
+
+/// The registration of an operand of `len` bytes; `None` where there is nothing to move.
+fn registered(memh: Option<&Pinned>, len: usize) -> Result<Option<&Pinned>, AccessError> {
+    match memh {
+        _ if len == 0 => Ok(None),
+        Some(memh) => Ok(Some(memh)),
+        None => Err(AccessError::Operand { done: 0, why: OperandReason::NotRegistered }),
+    }
+}
+
+impl Attachment for NicAttachment {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn rights(&self) -> Rights {
+        self.rights
+    }
+
+    fn read(&self, offset: u64, dst: &mut [u8]) -> Result<(), AccessError> {
+        check_range(offset, dst.len(), self.len)?;
+        let remote = self.remote()?;
+        self.gate.in_steps(dst.len(), |part| {
+            let place = self.place(offset, part.start);
+            moved(remote.nic.dma_out_into(&remote.mr, place, &mut dst[part]))
+        })
+    }
+
+    fn write(&self, offset: u64, src: &[u8]) -> Result<(), AccessError> {
+        self.rights.check_write()?;
+        check_range(offset, src.len(), self.len)?;
+        let remote = self.remote()?;
+        self.gate.in_steps(src.len(), |part| {
+            let place = self.place(offset, part.start);
+            // SAFETY: exported memory, which peers may write (module rule).
+            moved(unsafe { remote.nic.dma_in(&remote.mr, place, &src[part]) })
+        })
+    }
+
+    fn put(&self, offset: u64, src: &Local<'_>) -> Result<(), AccessError> {
+        self.rights.check_write()?;
+        check_range(offset, src.len(), self.len)?;
+        let Some(local) = registered(src.memh(), src.len())? else {
+            return self.gate.in_steps(0, |_| Ok(()));
+        };
+        let remote = self.remote()?;
+        let mut bytes = Vec::new();
+        self.gate.in_steps(src.len(), |part| {
+            bytes.resize(part.len(), 0);
+            moved(local.nic.dma_out_into(&local.mr, src.address() + part.start, &mut bytes))?;
+            let place = self.place(offset, part.start);
+            // SAFETY: exported memory, which peers may write (module rule).
+            moved(unsafe { remote.nic.dma_in(&remote.mr, place, &bytes) })
+        })
+    }
+
+    fn get(&self, offset: u64, dst: &mut LocalMut<'_>) -> Result<(), AccessError> {
+        check_range(offset, dst.len(), self.len)?;
+        let Some(local) = registered(dst.memh(), dst.len())? else {
+            return self.gate.in_steps(0, |_| Ok(()));
+        };
+        let remote = self.remote()?;
+        let mut bytes = Vec::new();
+        self.gate.in_steps(dst.len(), |part| {
+            bytes.resize(part.len(), 0);
+            moved(remote.nic.dma_out_into(&remote.mr, self.place(offset, part.start), &mut bytes))?;
+            // SAFETY: the operand is being written, by a registration of its pages (module rule).
+            moved(unsafe { local.nic.dma_in(&local.mr, dst.address() + part.start, &bytes) })
+        })
+    }
+
+    fn check(&self) -> Result<(), StaleReason> {
+        self.gate.check()
+    }
+
+    fn view(&self) -> Option<MappedView<'_>> {
+        None
+    }
+}

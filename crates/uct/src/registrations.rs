@@ -1,0 +1,257 @@
+//! Registrations of operands: with the memory domains of a context that need them, kept in one registration cache.
+//!
+//! ```text
+//!   put(offset, operand) ──▶ needs its memory domain memory registered?  ── no ──▶ Attachment::put
+//!                                   │ yes
+//!                                   ▼
+//!                     Cache::get(address, len): a hit, or registered with all such memory domains
+//!                                   ▼
+//!                     Attachment::put, with the registration in the operand; then it is given back to the cache
+//! ```
+//!
+//! # Safety
+//! An operand is given a registration ([`Local::registered`]) in this file only, for the time of one call: the cache was asked for
+//! it while the operand was borrowed, and answers registrations of pages that were mapped there during that question.
+
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+use ucs::Status;
+use ucs::mem::page::PageRange;
+use ucs::mem::{Access, MemError};
+use ucs::monitor::Monitor;
+use ucs::rcache::{self, Cache, GetError, MemMonitor, Mode, Options, Registrar, Stats};
+
+use crate::api::{ComponentId, LocalMemh, Md, MdFlags, RegError};
+use crate::memory::{Local, LocalMut};
+
+/// An operand could not be registered.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RegisterError {
+    /// No range of addresses.
+    #[error("{len} bytes at {address:#x} are no range of addresses")]
+    BadRange {
+        /// Where it begins.
+        address: usize,
+        /// How many bytes.
+        len: usize,
+    },
+    /// A memory domain that needs it could not register it.
+    #[error("the operand cannot be registered with {component}: {error}")]
+    Md {
+        /// The component of that memory domain.
+        component: ComponentId,
+        /// Why.
+        error: RegError,
+    },
+    /// The cache could not be made.
+    #[error("the registration cache cannot be made: {0}")]
+    Cache(MemError),
+    /// The registrations belong to the parent process of a fork.
+    #[error("registrations belong to the parent process: a fork's child must make its own context")]
+    Forked,
+}
+
+impl RegisterError {
+    /// The one-byte status.
+    pub fn status(&self) -> Status {
+        match self {
+            Self::BadRange { .. } => Status::InvalidAddr,
+            Self::Md { error, .. } => error.status(),
+            Self::Cache(error) => error.status(),
+            Self::Forked => Status::Forked,
+        }
+    }
+
+    /// What to do about it.
+    #[must_use]
+    pub fn remedy(&self) -> &'static str {
+        match self {
+            Self::BadRange { .. } => "name memory of this process",
+            Self::Md { error, .. } => error.remedy(),
+            Self::Cache(error) => error.remedy(),
+            Self::Forked => "create a new Context in the child",
+        }
+    }
+}
+
+/// Which of the memory domains that need operands registered: see [`Registrations::of`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Needs(usize);
+
+/// The registrations of operands of one context. Send + Sync.
+///
+/// The cache is made by the first operation that needs it. Dropping this ends all registrations.
+pub struct Registrations {
+    /// Those that need it.
+    mds: Arc<[Arc<dyn Md>]>,
+    cache: OnceLock<Cache<Mds>>,
+    /// Held while it is made.
+    making: Mutex<()>,
+    monitor: &'static dyn MemMonitor,
+    options: Options,
+}
+
+impl fmt::Debug for Registrations {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Registrations").field("mds", &self.mds).finish_non_exhaustive()
+    }
+}
+
+impl Registrations {
+    /// For those of `mds` that need operands registered ([`MdFlags::NEED_MEMH`]). `options` bound the cache, whose registrations begin and
+    /// end where all of them can; a hit is always checked with the kernel, for nothing hooks memory calls.
+    pub fn new<'a>(mds: impl IntoIterator<Item = &'a Arc<dyn Md>>, mut options: Options) -> Self {
+        if options.mode == Mode::Hooks {
+            options.mode = Mode::Strict;
+        }
+        // SAFETY: the process's monitor tells of all changes, or says that it does not; each hit is checked.
+        unsafe { Self::with_monitor(mds, Monitor::process(), options) }
+    }
+
+    /// As [`Registrations::new`], told of changes by `monitor`.
+    ///
+    /// # Safety
+    /// What `monitor` answers is true, and with [`Mode::Hooks`] it tells of all changes before and after they happen. Otherwise operations
+    /// may write pages that are others' by then.
+    pub unsafe fn with_monitor<'a>(
+        mds: impl IntoIterator<Item = &'a Arc<dyn Md>>,
+        monitor: &'static dyn MemMonitor,
+        mut options: Options,
+    ) -> Self {
+        let needs = |md: &&Arc<dyn Md>| md.attr().flags.contains(MdFlags::NEED_MEMH);
+        let mds: Arc<[Arc<dyn Md>]> = mds.into_iter().filter(needs).cloned().collect();
+        let alignments = mds.iter().map(|md| md.attr().reg_alignment);
+        options.alignment = alignments.fold(options.alignment, usize::max);
+        Self { mds, cache: OnceLock::new(), making: Mutex::new(()), monitor, options }
+    }
+
+    /// What operations by `md` need; `None`: nothing.
+    #[must_use]
+    pub fn of(&self, md: &Arc<dyn Md>) -> Option<Needs> {
+        self.mds.iter().position(|other| Arc::ptr_eq(other, md)).map(Needs)
+    }
+
+    /// Figures of the cache; zeroes until there is one.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.cache.get().map(Cache::stats).unwrap_or_default()
+    }
+
+    /// Has `operation` run with `src` registered. What it answers is the answer.
+    ///
+    /// The operation reads the pages that were mapped there at some instant during this call. They stay registered until it has
+    /// returned.
+    ///
+    /// # Errors
+    /// [`RegisterError`]: `operation` was not called.
+    pub fn with_source<T>(
+        &self,
+        needs: Needs,
+        src: Local<'_>,
+        operation: impl FnOnce(&Local<'_>) -> T,
+    ) -> Result<T, RegisterError> {
+        if src.is_empty() {
+            return Ok(operation(&src));
+        }
+        let region = self.get(src.address(), src.len(), Access::Read)?;
+        // SAFETY: `src` is borrowed since before the question, and `region` is held until the operation has returned (module rule).
+        let src = unsafe { src.registered(region.of(needs)) };
+        Ok(operation(&src))
+    }
+
+    /// Has `operation` run with `dst` registered, as [`Registrations::with_source`].
+    ///
+    /// # Errors
+    /// [`RegisterError`]: `operation` was not called.
+    pub fn with_destination<T>(
+        &self,
+        needs: Needs,
+        dst: LocalMut<'_>,
+        operation: impl FnOnce(&mut LocalMut<'_>) -> T,
+    ) -> Result<T, RegisterError> {
+        let mut dst = dst;
+        if dst.is_empty() {
+            return Ok(operation(&mut dst));
+        }
+        let region = self.get(dst.address(), dst.len(), Access::ReadWrite)?;
+        // SAFETY: as in `with_source`.
+        let mut dst = unsafe { dst.registered(region.of(needs)) };
+        Ok(operation(&mut dst))
+    }
+
+    fn get(
+        &self,
+        address: usize,
+        len: usize,
+        access: Access,
+    ) -> Result<rcache::RegionRef<Mds>, RegisterError> {
+        let cache = match self.cache.get() {
+            Some(cache) => cache,
+            None => self.make()?,
+        };
+        cache.get(address, len, access).map_err(|error| match error {
+            GetError::BadRange { address, len } => RegisterError::BadRange { address, len },
+            GetError::Register(Refusal { component, error }) => RegisterError::Md { component, error },
+            _ => RegisterError::Forked,
+        })
+    }
+
+    #[cold]
+    fn make(&self) -> Result<&Cache<Mds>, RegisterError> {
+        let _making = self.making.lock();
+        if let Some(cache) = self.cache.get() {
+            return Ok(cache);
+        }
+        let made = Cache::new(Mds(Arc::clone(&self.mds)), self.monitor, self.options);
+        let cache = made.map_err(RegisterError::Cache)?;
+        tracing::debug!(?cache, mds = self.mds.len(), "a registration cache");
+        Ok(self.cache.get_or_init(|| cache))
+    }
+}
+
+/// Memory domains, all of which register a range, or none.
+struct Mds(Arc<[Arc<dyn Md>]>);
+
+/// One registration by each of the memory domains, in their order.
+struct Memhs(Box<[Box<dyn LocalMemh>]>);
+
+impl Memhs {
+    fn of(&self, Needs(index): Needs) -> &dyn LocalMemh {
+        &*self.0[index]
+    }
+}
+
+/// Which memory domain refused, and why.
+#[derive(Debug)]
+struct Refusal {
+    component: ComponentId,
+    error: RegError,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.component, self.error)
+    }
+}
+
+impl Registrar for Mds {
+    type Handle = Memhs;
+    type Error = Refusal;
+
+    fn register(&self, range: PageRange, access: Access) -> Result<Memhs, Refusal> {
+        let one = |md: &Arc<dyn Md>| {
+            let refusal = |error| Refusal { component: md.attr().component, error };
+            md.reg_local(range, access).map_err(refusal)
+        };
+        self.0.iter().map(one).collect::<Result<_, _>>().map(Memhs)
+    }
+
+    fn deregister(&self, memhs: Memhs) {
+        drop(memhs);
+    }
+}
