@@ -46,8 +46,8 @@ pub mod wire;
 pub use context::{Context, ContextBuilder, Features, InitError, Stats};
 pub use error::Error;
 pub use mem::{
-    Buf, ImportError, ImportedRegion, MapError, MdOutcome, MdResult, MdResults, MemMap, Offer, OpError,
-    PackError, PackedMemh, Region, RegionReader, RegionWriter, TransferError, read_handle,
+    Buf, ImportError, ImportedRegion, MapError, MdOutcome, MdResult, MdResults, MemMap, MemSlice, Offer,
+    OpError, PackError, PackedMemh, RegMode, Region, RegionReader, RegionWriter, TransferError, read_handle,
 };
 pub use ucs::Status;
 pub use ucs::config::{Config, Env};
@@ -76,6 +76,7 @@ mod tests {
         shared_by_threads::<Region>();
         shared_by_threads::<PackedMemh>();
         shared_by_threads::<ImportedRegion>();
+        shared_by_threads::<MemSlice>();
         shared_by_threads::<Error>();
     }
 }

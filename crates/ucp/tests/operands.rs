@@ -162,6 +162,63 @@ fn raw_memory() {
 }
 
 #[test]
+fn parts_of_regions() {
+    for world in World::all() {
+        let import = &world.import;
+        let bytes = pattern(100_000);
+        for map in [MemMap::allocate(LEN), MemMap::buffer(vec![0; LEN])] {
+            let region = world.ctx.mem_map(map).unwrap();
+            region.write(77, &bytes).unwrap();
+            let slice = import.put(3, region.slice(77..100_077).unwrap()).unwrap();
+            assert_eq!(world.at(3, 100_000), bytes);
+            region.write(0, &[0; 200_000]).unwrap();
+            drop(import.get(3, slice).unwrap());
+            let mut seen = vec![0; 100_078];
+            region.read(0, &mut seen).unwrap();
+            assert_eq!(seen[77..100_077], bytes);
+            assert_eq!((seen[76], seen[100_077]), (0, 0));
+        }
+        // Of raw memory: what is mapped there when the operation begins.
+        let pages = Pages::new(2 * PAGE);
+        pages.fill(&bytes[..2 * PAGE]);
+        let region = world.ctx.mem_map(MemMap::raw(pages.raw())).unwrap();
+        let slice = import.put(0, region.slice(PAGE - 8..=PAGE + 7).unwrap()).unwrap();
+        assert_eq!(world.at(0, 16), bytes[PAGE - 8..PAGE + 8]);
+        pages.unmap(PAGE, PAGE);
+        let failed = import.put(0, slice).unwrap_err();
+        assert_eq!(
+            failed.to_string(),
+            "the operand could not be used after 8 bytes: its memory is not mapped"
+        );
+        assert_eq!(failed.operand.len(), 16);
+        let read_only = world.ctx.mem_map(MemMap::read_only_buffer(&b"constant"[..])).unwrap();
+        let slice = import.put(0, read_only.slice(..).unwrap()).unwrap();
+        let failed = import.get(0, slice).unwrap_err();
+        assert_eq!(failed.status(), Status::InvalidAddr, "{failed}");
+    }
+}
+
+#[test]
+fn parts_are_within() {
+    let ctx = context("all");
+    let region = ctx.mem_map(MemMap::allocate(100)).unwrap();
+    let range = |slice: Result<ucp::MemSlice, _>| slice.ok().map(|slice| slice.range());
+    assert_eq!(range(region.slice(..)), Some(0..100));
+    assert_eq!(range(region.slice(100..)), Some(100..100));
+    assert_eq!(range(region.slice(..=99)), Some(0..100));
+    #[allow(clippy::reversed_empty_ranges)]
+    let outside =
+        [region.slice(1..0), region.slice(0..101), region.slice(101..), region.slice(0..=usize::MAX)];
+    for slice in outside {
+        assert_eq!(slice.unwrap_err().status(), Status::OutOfRange);
+    }
+    let slice = region.slice(10..20).unwrap();
+    let region = region.try_into_buf().unwrap_err();
+    drop(slice);
+    assert_eq!(region.try_into_buf().unwrap().len(), 100);
+}
+
+#[test]
 fn what_fails_gives_the_operand_back() {
     for world in World::all() {
         let import = &world.import;

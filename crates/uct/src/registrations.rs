@@ -10,7 +10,7 @@
 //! ```
 //!
 //! # Safety
-//! An operand is given a registration ([`Local::registered`]) in this file only, for the time of one call: the cache was asked for
+//! An operand is given a registration (`Local::registered`) in this file only, for the time of one call: the cache was asked for
 //! it while the operand was borrowed, and answers registrations of pages that were mapped there during that question.
 
 #![allow(unsafe_code)]
@@ -20,13 +20,14 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use ucs::Status;
+use ucs::fork::{self, Generation};
 use ucs::mem::page::PageRange;
 use ucs::mem::{Access, MemError};
 use ucs::monitor::Monitor;
 use ucs::rcache::{self, Cache, GetError, MemMonitor, Mode, Options, Registrar, Stats};
 
 use crate::api::{ComponentId, LocalMemh, Md, MdFlags, RegError};
-use crate::memory::{Local, LocalMut};
+use crate::memory::{AccessError, Local, LocalMut};
 
 /// An operand could not be registered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -48,6 +49,9 @@ pub enum RegisterError {
         /// Why.
         error: RegError,
     },
+    /// It may not be used so, or is another process's.
+    #[error(transparent)]
+    Operand(#[from] AccessError),
     /// The cache could not be made.
     #[error("the registration cache cannot be made: {0}")]
     Cache(MemError),
@@ -62,6 +66,7 @@ impl RegisterError {
         match self {
             Self::BadRange { .. } => Status::InvalidAddr,
             Self::Md { error, .. } => error.status(),
+            Self::Operand(error) => error.status(),
             Self::Cache(error) => error.status(),
             Self::Forked => Status::Forked,
         }
@@ -73,6 +78,7 @@ impl RegisterError {
         match self {
             Self::BadRange { .. } => "name memory of this process",
             Self::Md { error, .. } => error.remedy(),
+            Self::Operand(error) => error.remedy(),
             Self::Cache(error) => error.remedy(),
             Self::Forked => "create a new Context in the child",
         }
@@ -94,6 +100,7 @@ pub struct Registrations {
     making: Mutex<()>,
     monitor: &'static dyn MemMonitor,
     options: Options,
+    generation: Generation,
 }
 
 impl fmt::Debug for Registrations {
@@ -127,7 +134,14 @@ impl Registrations {
         let mds: Arc<[Arc<dyn Md>]> = mds.into_iter().filter(needs).cloned().collect();
         let alignments = mds.iter().map(|md| md.attr().reg_alignment);
         options.alignment = alignments.fold(options.alignment, usize::max);
-        Self { mds, cache: OnceLock::new(), making: Mutex::new(()), monitor, options }
+        Self {
+            mds,
+            cache: OnceLock::new(),
+            making: Mutex::new(()),
+            monitor,
+            options,
+            generation: fork::generation(),
+        }
     }
 
     /// What operations by `md` need; `None`: nothing.
@@ -158,8 +172,9 @@ impl Registrations {
         if src.is_empty() {
             return Ok(operation(&src));
         }
+        src.check()?;
         let region = self.get(src.address(), src.len(), Access::Read)?;
-        // SAFETY: `src` is borrowed since before the question, and `region` is held until the operation has returned (module rule).
+        // SAFETY: `src` is there, and borrowed since before the question, and `region` is held until the operation has returned (module rule).
         let src = unsafe { src.registered(region.of(needs)) };
         Ok(operation(&src))
     }
@@ -178,8 +193,9 @@ impl Registrations {
         if dst.is_empty() {
             return Ok(operation(&mut dst));
         }
+        dst.check()?;
         let region = self.get(dst.address(), dst.len(), Access::ReadWrite)?;
-        // SAFETY: as in `with_source`.
+        // SAFETY: as in `with_source`, and it may be written.
         let mut dst = unsafe { dst.registered(region.of(needs)) };
         Ok(operation(&mut dst))
     }
@@ -192,6 +208,7 @@ impl Registrations {
     ) -> Result<rcache::RegionRef<Mds>, RegisterError> {
         let cache = match self.cache.get() {
             Some(cache) => cache,
+            None if !self.generation.is_current() => return Err(RegisterError::Forked),
             None => self.make()?,
         };
         cache.get(address, len, access).map_err(|error| match error {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use uct::LocalMem;
 use uct::memory::{PrivateMem, Rights};
 
-use super::{MapError, Region};
+use super::{MapError, RegMode, Region};
 use crate::context::{ContextInner, private};
 
 /// Memory of this process alone: plain slices, at full speed.
@@ -36,7 +36,7 @@ impl Buf {
     /// Makes it a region: from here on peers may be given access, and there are no more slices of it.
     #[must_use]
     pub fn share(self) -> Region {
-        Region::register(&self.ctx, self.mem.share())
+        Region::register(&self.ctx, self.mem.share(), RegMode::Auto)
     }
 }
 

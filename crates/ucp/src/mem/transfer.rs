@@ -17,7 +17,16 @@ pub enum TransferError {
     Access(#[from] AccessError),
     /// The transport needs the operand registered, and that could not be done.
     #[error(transparent)]
-    Register(#[from] RegisterError),
+    Register(RegisterError),
+}
+
+impl From<RegisterError> for TransferError {
+    fn from(error: RegisterError) -> Self {
+        match error {
+            RegisterError::Operand(error) => Self::Access(error),
+            error => Self::Register(error),
+        }
+    }
 }
 
 impl TransferError {
@@ -95,8 +104,8 @@ impl Destination for Buf {
 }
 
 impl ImportedRegion {
-    /// Copies all of `operand` to `offset`, and gives it back: an owned buffer ([`StableBuf`](crate::StableBuf)), a [`Buf`], or raw
-    /// memory.
+    /// Copies all of `operand` to `offset`, and gives it back: an owned buffer ([`StableBuf`](crate::StableBuf)), a [`Buf`], a
+    /// [`MemSlice`](super::MemSlice), or raw memory.
     ///
     /// It is done when this returns, and takes part in the owner's revocation, as [`ImportedRegion::write`] does.
     ///
@@ -111,7 +120,7 @@ impl ImportedRegion {
     }
 
     /// Copies from `offset` on into all of `operand`, and gives it back: an owned buffer ([`StableBufMut`](crate::StableBufMut)), a
-    /// [`Buf`], or raw memory. As many bytes are read as it has: of a vector its length, not its capacity.
+    /// [`Buf`], a [`MemSlice`](super::MemSlice), or raw memory. As many bytes are read as it has: of a vector its length, not its capacity.
     ///
     /// It is done when this returns, and takes part in the owner's revocation, as [`ImportedRegion::read`] does.
     ///

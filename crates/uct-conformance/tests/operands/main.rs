@@ -12,6 +12,7 @@ mod memory;
 mod owned;
 mod raw;
 mod refused;
+mod regions;
 mod world;
 
 /// A role and a test of each function: the test runs the role.
@@ -38,6 +39,11 @@ fn main() -> std::process::ExitCode {
         refused::not_writable,
         refused::more_than_may_be_pinned,
         refused::out_of_range,
+        regions::slices_of_raw_memory,
+        regions::slices_of_allocated_memory,
+        regions::slices_of_owned_buffers,
+        regions::t37_exported_remapped_and_read_by_a_peer,
+        regions::t37_raw_memory_is_exported_by_address,
         lifetimes::all_orders_of_dropping,
         lifetimes::several_contexts,
         forks::a_child_uses_the_library,

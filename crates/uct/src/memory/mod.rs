@@ -373,6 +373,12 @@ impl LocalMem {
         matches!(self.backing, Backing::Owned { .. })
     }
 
+    /// Whether it is a range of addresses, whose owner may unmap it.
+    #[must_use]
+    pub fn is_raw(&self) -> bool {
+        matches!(self.backing, Backing::Raw)
+    }
+
     /// Notes that a peer may be given a way to it, for ever.
     pub fn mark_packed(&self) {
         self.packed.store(true, Ordering::Release);

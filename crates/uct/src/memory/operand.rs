@@ -15,7 +15,7 @@ use ucs::mem::shared::BoundsError;
 
 use crate::api::LocalMemh;
 
-use super::{AccessError, DeniedReason, LocalMem, OperandReason, RawMem, StaleReason, check_range, raw};
+use super::{AccessError, DeniedReason, LocalMem, OperandReason, RawMem, StaleReason, raw};
 
 /// Bytes that are copied at once where a transport takes slices, and the operand is none.
 const PIECE: usize = 4096;
@@ -85,13 +85,10 @@ impl<'a> Local<'a> {
         Self { place: Place::Bytes(bytes), memh: None }
     }
 
-    /// A part of memory that peers may reach.
-    ///
-    /// # Errors
-    /// [`AccessError::Bounds`].
-    pub fn part(mem: &'a LocalMem, part: Range<usize>) -> Result<Self, AccessError> {
-        check_part(mem, &part)?;
-        Ok(Self { place: Place::Mem(mem, part), memh: None })
+    /// The part of memory that peers may reach: what of it lies within.
+    #[must_use]
+    pub fn part(mem: &'a LocalMem, part: Range<usize>) -> Self {
+        Self { place: Place::Mem(mem, within(mem, part)), memh: None }
     }
 
     /// It, with a registration of its memory.
@@ -104,6 +101,17 @@ impl<'a> Local<'a> {
         'a: 'b,
     {
         Local { place: self.place, memh: Some(memh) }
+    }
+
+    /// Whether it is there in this process, a fork's child perhaps.
+    ///
+    /// # Errors
+    /// [`AccessError::Forked`].
+    pub fn check(&self) -> Result<(), AccessError> {
+        match &self.place {
+            Place::Mem(mem, _) => mem.direct().map(|_| ()),
+            _ => Ok(()),
+        }
     }
 
     /// The registration of its memory with the memory domain that the operation is of, where that needs one: a value of that domain's own
@@ -199,13 +207,10 @@ impl<'a> LocalMut<'a> {
         Self { place: PlaceMut::Bytes(bytes), memh: None }
     }
 
-    /// A part of memory that peers may reach.
-    ///
-    /// # Errors
-    /// [`AccessError::Bounds`].
-    pub fn part(mem: &'a LocalMem, part: Range<usize>) -> Result<Self, AccessError> {
-        check_part(mem, &part)?;
-        Ok(Self { place: PlaceMut::Mem(mem, part), memh: None })
+    /// The part of memory that peers may reach: what of it lies within.
+    #[must_use]
+    pub fn part(mem: &'a LocalMem, part: Range<usize>) -> Self {
+        Self { place: PlaceMut::Mem(mem, within(mem, part)), memh: None }
     }
 
     /// It, with a registration of its memory.
@@ -218,6 +223,20 @@ impl<'a> LocalMut<'a> {
         'a: 'b,
     {
         LocalMut { place: self.place, memh: Some(memh) }
+    }
+
+    /// Whether it is there in this process, a fork's child perhaps, and may be written.
+    ///
+    /// # Errors
+    /// [`AccessError::Forked`]; [`AccessError::Operand`]: memory that is for reading only.
+    pub fn check(&self) -> Result<(), AccessError> {
+        match &self.place {
+            PlaceMut::Mem(mem, _) => {
+                mem.direct()?;
+                mem.check_writable().map_err(AccessError::of_operand)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The registration of its memory with the memory domain that the operation is of, where that needs one: a value of that domain's own
@@ -308,8 +327,9 @@ impl<'a> LocalMut<'a> {
     }
 }
 
-fn check_part(mem: &LocalMem, part: &Range<usize>) -> Result<(), AccessError> {
-    check_range(part.start as u64, part.len(), mem.len() as u64)
+fn within(mem: &LocalMem, part: Range<usize>) -> Range<usize> {
+    let end = part.end.min(mem.len());
+    part.start.min(end)..end
 }
 
 /// Where a part of memory begins.
