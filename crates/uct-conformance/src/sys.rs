@@ -27,3 +27,18 @@ pub(crate) fn replace(mem: &LocalMem) {
     let put = unsafe { mmap_anonymous(at, len, ProtFlags::READ | ProtFlags::WRITE, flags) };
     assert_eq!(put.unwrap().addr(), address);
 }
+
+/// Names `len` bytes of addresses that are mapped but for the page at `hole`, for as long as the process runs.
+pub(crate) fn with_a_hole(len: usize, hole: usize) -> RawMem {
+    let page = ucs::mem::page::page_size();
+    // SAFETY: a null hint replaces no mapping.
+    let at = unsafe {
+        mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
+    };
+    let at = at.unwrap();
+    let place = at.wrapping_byte_add(hole);
+    // SAFETY: within the mapping made above, which nobody else has.
+    unsafe { rustix::mm::munmap(place, page) }.unwrap();
+    // SAFETY: nobody has references to these bytes, ever.
+    unsafe { RawMem::new(at.cast(), len) }
+}

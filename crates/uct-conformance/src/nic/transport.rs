@@ -25,7 +25,7 @@ use uct::api::{
     GlobalId, LinearCost, LocalMemh, Md, MdAttr, MdFlags, MdParams, MdResource, MemTypes, Memh, OpenError,
     PackError, PackFlags, RegError,
 };
-use uct::export::{Export, Gate, Token, registry};
+use uct::export::{Claim, Export, ExportTable, Gate, Token, registry};
 use uct::memory::{
     AccessError, Local, LocalMem, LocalMut, MappedView, OperandReason, Rights, StaleReason, check_range,
 };
@@ -46,7 +46,21 @@ pub struct NicComponent {
     exported: Arc<Mutex<Exported>>,
 }
 
-type Exported = HashMap<([u8; 16], u64), Weak<Pinned>>;
+type Exported = HashMap<([u8; 16], u64), Exporting>;
+
+/// A registration that importers use, also when whoever made it has dropped it, until its export ends.
+#[derive(Debug)]
+struct Exporting {
+    pinned: Arc<Pinned>,
+    table: Weak<ExportTable>,
+    claim: Claim,
+}
+
+impl Exporting {
+    fn lives(&self) -> bool {
+        self.table.upgrade().is_some_and(|table| table.verify(&self.claim).is_ok())
+    }
+}
 
 impl NicComponent {
     /// For as long as the process runs.
@@ -102,7 +116,7 @@ impl Component for NicComponent {
         };
         let patience = params.config.get(&uct::config::IMPORT_TIMEOUT);
         let (nic, exported) = (Arc::clone(&self.nic), Arc::clone(&self.exported));
-        Ok(Arc::new(NicMd { attr, nic, exported, uuid: *params.exports.uuid(), patience }))
+        Ok(Arc::new(NicMd { attr, nic, exported, exports: Arc::clone(&params.exports), patience }))
     }
 }
 
@@ -111,7 +125,7 @@ struct NicMd {
     attr: MdAttr,
     nic: Arc<Nic>,
     exported: Arc<Mutex<Exported>>,
-    uuid: [u8; 16],
+    exports: Arc<ExportTable>,
     patience: Duration,
 }
 
@@ -164,8 +178,8 @@ impl Md for NicMd {
     fn reg(&self, mem: &Arc<LocalMem>) -> Result<Box<dyn Memh>, RegError> {
         let address = usize::try_from(mem.address()).expect("an address");
         let pinned = Arc::new(Pinned::new(&self.nic, address, mem.len())?);
-        let (exported, uuid) = (Arc::clone(&self.exported), self.uuid);
-        Ok(Box::new(NicMemh { pinned, exported, uuid, _mem: Arc::clone(mem) }))
+        let (exported, table) = (Arc::clone(&self.exported), Arc::downgrade(&self.exports));
+        Ok(Box::new(NicMemh { pinned, exported, table, packed: Mutex::default(), _mem: Arc::clone(mem) }))
     }
 
     fn reg_local(&self, range: PageRange, _access: Access) -> Result<Box<dyn LocalMemh>, RegError> {
@@ -183,19 +197,17 @@ impl Md for NicMd {
         let gone = AttachError::Stale("the exporting context is gone");
         let table = registry::find(&request.context_uuid).ok_or(gone)?;
         let mem = table.verify(&claim).map_err(AttachError::of_refusal)?;
-        let remote = self.exported.lock().get(&(request.context_uuid, claim.id)).and_then(Weak::upgrade);
-        let remote = remote.ok_or(AttachError::Mismatch)?;
+        let exported = self.exported.lock();
+        // It was there when it was verified.
+        let ended = AttachError::Stale("the export was revoked or dropped");
+        let entry = exported.get(&(request.context_uuid, claim.id)).ok_or(ended)?;
+        let remote = Arc::downgrade(&entry.pinned);
+        drop(exported);
         let (table, slots) = table.local_view()?;
         let gate = Gate::new(table, slots, None, (claim.slot, claim.id, claim.epoch), self.patience)
             .ok_or(AttachError::Mismatch)?;
         let address = usize::try_from(claim.address).map_err(|_| AttachError::Mismatch)?;
-        let memory = NicAttachment {
-            gate,
-            remote: Arc::downgrade(&remote),
-            address,
-            len: claim.length,
-            rights: mem.rights(),
-        };
+        let memory = NicAttachment { gate, remote, address, len: claim.length, rights: mem.rights() };
         Ok(Attached { memory: Arc::new(memory), how: "from pages to pages".to_owned() })
     }
 }
@@ -205,7 +217,9 @@ impl Md for NicMd {
 struct NicMemh {
     pinned: Arc<Pinned>,
     exported: Arc<Mutex<Exported>>,
-    uuid: [u8; 16],
+    table: Weak<ExportTable>,
+    /// What it has packed.
+    packed: Mutex<Vec<([u8; 16], u64)>>,
     /// Kept, as its registration is: dropped after it.
     _mem: Arc<LocalMem>,
 }
@@ -222,13 +236,31 @@ impl Memh for NicMemh {
     fn pack(&self, export: &Export, flags: PackFlags, out: &mut [u8]) -> Result<(), PackError> {
         PackError::check_size(self.packed_size(flags)?, out)?;
         let claim = export.claim();
+        let uuid = self.table.upgrade().map(|table| *table.uuid());
+        let uuid = uuid.ok_or(PackError::Unsupported("the context is gone"))?;
+        let (pinned, table) = (Arc::clone(&self.pinned), self.table.clone());
         let mut exported = self.exported.lock();
-        exported.retain(|_, pinned| pinned.strong_count() > 0);
-        exported.insert((self.uuid, claim.id), Arc::downgrade(&self.pinned));
+        if exported.len() == exported.capacity() {
+            exported.retain(|_, entry| entry.lives());
+        }
+        exported.insert((uuid, claim.id), Exporting { pinned, table, claim: *claim });
+        self.packed.lock().push((uuid, claim.id));
         let (slot, token) = out.split_at_mut(4);
         slot.copy_from_slice(&claim.slot.to_le_bytes());
         token.copy_from_slice(claim.token.as_bytes());
         Ok(())
+    }
+}
+
+impl Drop for NicMemh {
+    /// Ends the registration, unless an export of it lives on: then the next one that runs out of room does.
+    fn drop(&mut self) {
+        let mut exported = self.exported.lock();
+        for key in self.packed.get_mut().drain(..) {
+            if exported.get(&key).is_some_and(|entry| !entry.lives()) {
+                exported.remove(&key);
+            }
+        }
     }
 }
 

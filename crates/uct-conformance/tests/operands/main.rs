@@ -29,6 +29,7 @@ fn main() -> std::process::ExitCode {
     let (roles, tests) = apart![
         owned::dropped_and_allocated_again_hits,
         owned::large_ones_unmapped_and_mapped_again,
+        owned::nobody_tells_of_changes,
         owned::of_every_kind,
         owned::by_many_threads,
         owned::nothing_is_looked_up_where_nothing_is_needed,
