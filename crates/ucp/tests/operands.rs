@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // tests
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 use testkit::Forked;
@@ -61,10 +62,13 @@ struct Pages {
 }
 
 impl Pages {
+    /// Far from where the kernel puts mappings of its own choice: nobody else's comes to lie where some are unmapped.
     fn new(len: usize) -> Self {
-        let flags = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-        // SAFETY: a null hint replaces no mapping.
-        let start = unsafe { mmap_anonymous(std::ptr::null_mut(), len, flags.0, flags.1) }.unwrap();
+        static NEXT: AtomicUsize = AtomicUsize::new(0x2200_0000_0000);
+        let start = std::ptr::with_exposed_provenance_mut(NEXT.fetch_add(len + PAGE, Ordering::Relaxed));
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
+        // SAFETY: replaces no mapping.
+        let start = unsafe { mmap_anonymous(start, len, ProtFlags::READ | ProtFlags::WRITE, flags) }.unwrap();
         Self { start: start.cast(), len }
     }
 

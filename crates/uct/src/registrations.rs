@@ -9,14 +9,17 @@
 //!                     Attachment::put, with the registration in the operand; then it is given back to the cache
 //! ```
 //!
+//! Memory that was allocated here is registered once, by itself: it stays where it is.
+//!
 //! # Safety
 //! An operand is given a registration (`Local::registered`) in this file only, for the time of one call: the cache was asked for
-//! it while the operand was borrowed, and answers registrations of pages that were mapped there during that question.
+//! it while the operand was borrowed, and answers registrations of pages that were mapped there during that question. Or the operand is a part
+//! of memory that was allocated here, is borrowed with it, and has a registration of its own.
 
 #![allow(unsafe_code)]
 
-use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
+use std::{fmt, ptr};
 
 use parking_lot::Mutex;
 use ucs::Status;
@@ -27,7 +30,7 @@ use ucs::monitor::Monitor;
 use ucs::rcache::{self, Cache, GetError, MemMonitor, Mode, Options, Registrar, Stats};
 
 use crate::api::{ComponentId, LocalMemh, Md, MdFlags, RegError};
-use crate::memory::{AccessError, Local, LocalMut};
+use crate::memory::{AccessError, Local, LocalMem, LocalMut};
 
 /// An operand could not be registered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -84,6 +87,10 @@ impl RegisterError {
         }
     }
 }
+
+/// Of memory that was allocated here, all is registered by an operation on at least this part of it; one on less registers pages of its
+/// own, so that a few bytes of it do not bring in gigabytes.
+const GOOD_PART: usize = 8;
 
 /// Which of the memory domains that need operands registered: see [`Registrations::of`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,6 +180,11 @@ impl Registrations {
             return Ok(operation(&src));
         }
         src.check()?;
+        if let Some(kept) = src.whole().and_then(|mem| self.kept(mem, src.len())) {
+            // SAFETY: of all of the memory that `src` is a part of, and borrowed with it (module rule).
+            let src = unsafe { src.registered(kept.memhs.of(needs)) };
+            return Ok(operation(&src));
+        }
         let region = self.get(src.address(), src.len(), Access::Read)?;
         // SAFETY: `src` is there, and borrowed since before the question, and `region` is held until the operation has returned (module rule).
         let src = unsafe { src.registered(region.of(needs)) };
@@ -194,10 +206,38 @@ impl Registrations {
             return Ok(operation(&mut dst));
         }
         dst.check()?;
+        if let Some(kept) = dst.whole().and_then(|mem| self.kept(mem, dst.len())) {
+            // SAFETY: as in `with_source`.
+            let mut dst = unsafe { dst.registered(kept.memhs.of(needs)) };
+            return Ok(operation(&mut dst));
+        }
         let region = self.get(dst.address(), dst.len(), Access::ReadWrite)?;
         // SAFETY: as in `with_source`, and it may be written.
         let mut dst = unsafe { dst.registered(region.of(needs)) };
         Ok(operation(&mut dst))
+    }
+
+    /// The registration of all of `mem`, which was allocated here, for good: made by the first operation that moves a good part of it,
+    /// `len` bytes. `None`: it is for the cache.
+    ///
+    /// Nobody tells of changes of it, and nobody needs to: it stays mapped as long as it lives, with the pages it has, but that a peer
+    /// which may write can punch holes into a memfd. So it is not for memory that a peer was ever given a way to.
+    fn kept<'m>(&self, mem: &'m LocalMem, len: usize) -> Option<&'m Kept> {
+        if mem.was_packed() || !self.generation.is_current() {
+            return None;
+        }
+        let kept = match mem.registered().get() {
+            Some(kept) => kept,
+            None if len < mem.len() / GOOD_PART => return None,
+            None => {
+                let range = PageRange::containing(usize::try_from(mem.address()).ok()?, mem.len())?;
+                let memhs = Mds(Arc::clone(&self.mds)).register(range, Access::ReadWrite).ok()?;
+                let kept = Kept { by: Arc::downgrade(&self.mds), memhs };
+                mem.registered().get_or_init(|| kept)
+            }
+        };
+        // Memory of one context can be an operand of another's, which has other memory domains.
+        ptr::addr_eq(kept.by.as_ptr(), Arc::as_ptr(&self.mds)).then_some(kept)
     }
 
     fn get(
@@ -240,6 +280,19 @@ struct Memhs(Box<[Box<dyn LocalMemh>]>);
 impl Memhs {
     fn of(&self, Needs(index): Needs) -> &dyn LocalMemh {
         &*self.0[index]
+    }
+}
+
+/// The registration of memory that was allocated here, which it keeps as long as it lives.
+pub(crate) struct Kept {
+    /// Whose memory domains have registered it.
+    by: Weak<[Arc<dyn Md>]>,
+    memhs: Memhs,
+}
+
+impl fmt::Debug for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Kept").field("memhs", &self.memhs.0).finish_non_exhaustive()
     }
 }
 

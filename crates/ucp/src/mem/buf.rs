@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use uct::LocalMem;
-use uct::memory::{PrivateMem, Rights};
+use uct::memory::{Destination, Local, LocalMut, PrivateMem, Rights, Source};
 
 use super::{MapError, RegMode, Region};
 use crate::context::{ContextInner, private};
@@ -57,6 +57,18 @@ impl DerefMut for Buf {
 impl AsRef<[u8]> for Buf {
     fn as_ref(&self) -> &[u8] {
         self
+    }
+}
+
+impl Source for Buf {
+    fn local(&self) -> Local<'_> {
+        self.mem.local()
+    }
+}
+
+impl Destination for Buf {
+    fn local_mut(&mut self) -> LocalMut<'_> {
+        self.mem.local_mut()
     }
 }
 

@@ -3,10 +3,10 @@
 use std::fmt;
 
 use ucs::Status;
-use uct::memory::{AccessError, Destination, Local, LocalMut, Source, StaleReason, check_range};
+use uct::memory::{AccessError, Destination, Source, StaleReason, check_range};
 use uct::registrations::RegisterError;
 
-use super::{Buf, ImportedRegion};
+use super::ImportedRegion;
 
 /// An operation did not happen, or not whole.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -91,20 +91,8 @@ impl<M> From<OpError<M>> for crate::Error {
     }
 }
 
-impl Source for Buf {
-    fn local(&self) -> Local<'_> {
-        Local::bytes(self)
-    }
-}
-
-impl Destination for Buf {
-    fn local_mut(&mut self) -> LocalMut<'_> {
-        LocalMut::bytes(self)
-    }
-}
-
 impl ImportedRegion {
-    /// Copies all of `operand` to `offset`, and gives it back: an owned buffer ([`StableBuf`](crate::StableBuf)), a [`Buf`], a
+    /// Copies all of `operand` to `offset`, and gives it back: an owned buffer ([`StableBuf`](crate::StableBuf)), a [`Buf`](super::Buf), a
     /// [`MemSlice`](super::MemSlice), or raw memory.
     ///
     /// It is done when this returns, and takes part in the owner's revocation, as [`ImportedRegion::write`] does.
@@ -120,7 +108,7 @@ impl ImportedRegion {
     }
 
     /// Copies from `offset` on into all of `operand`, and gives it back: an owned buffer ([`StableBufMut`](crate::StableBufMut)), a
-    /// [`Buf`], a [`MemSlice`](super::MemSlice), or raw memory. As many bytes are read as it has: of a vector its length, not its capacity.
+    /// [`Buf`](super::Buf), a [`MemSlice`](super::MemSlice), or raw memory. As many bytes are read as it has: of a vector its length, not its capacity.
     ///
     /// It is done when this returns, and takes part in the owner's revocation, as [`ImportedRegion::read`] does.
     ///

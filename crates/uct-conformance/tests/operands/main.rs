@@ -42,6 +42,7 @@ fn main() -> std::process::ExitCode {
         refused::out_of_range,
         regions::slices_of_raw_memory,
         regions::slices_of_allocated_memory,
+        regions::allocated_memory_is_registered_once,
         regions::slices_of_owned_buffers,
         regions::t37_exported_remapped_and_read_by_a_peer,
         regions::t37_raw_memory_is_exported_by_address,

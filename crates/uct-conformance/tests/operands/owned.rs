@@ -82,7 +82,7 @@ pub(crate) fn of_every_kind() {
     let private = import.put(3, private).unwrap();
     assert_eq!(world.at(3, bytes.len()), private[..]);
     let gets = world.stats().gets;
-    assert_eq!(gets, 5, "each is looked up");
+    assert_eq!(gets, 3, "each is looked up, but for what was allocated here");
     assert!(import.put(LEN as u64, Vec::new()).unwrap().is_empty());
     assert!(import.get(LEN as u64, Vec::new()).unwrap().is_empty());
     assert_eq!(world.stats().gets, gets, "what has no bytes is not registered");

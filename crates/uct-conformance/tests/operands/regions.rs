@@ -8,7 +8,7 @@ use uct_conformance::nic::NIC_COMPONENT;
 
 use crate::memory::{Memory, PAGE};
 use crate::raw::{SIZE, raw};
-use crate::world::{LEN, World, caches, context, pattern};
+use crate::world::{LEN, World, caches, context, pattern, wait_until};
 
 /// An operation that names a region of raw memory uses what is mapped there now, under the same slice; where nothing is, it fails and
 /// gives the slice back.
@@ -67,6 +67,59 @@ pub(crate) fn slices_of_allocated_memory() {
     let slice = world.import.put(0, slice).unwrap();
     assert_eq!(world.at(0, 100_000), pattern(2, 100_000), "the slice has the memory");
     assert_eq!((slice.len(), slice.range()), (100_000, 5..100_005));
+}
+
+/// Memory that was allocated here has one registration, made by an operation on a good part of it and ended with the memory; unless a
+/// peer was given a way to it.
+pub(crate) fn allocated_memory_is_registered_once() {
+    let world = World::new();
+    let before = world.nic.registrations();
+    let mut buf = world.importer.buf(1 << 20).unwrap();
+    for number in 0..20 {
+        buf.copy_from_slice(&pattern(number, 1 << 20));
+        buf = world.import.put(0, buf).unwrap();
+        assert!(world.at(0, 1 << 20) == buf[..], "round {number}");
+        buf = world.import.get(1, buf).unwrap();
+        assert!(world.at(1, 1 << 20) == buf[..], "round {number}");
+    }
+    assert_eq!((world.nic.registrations(), world.stats().gets), (before + 1, 0));
+    // By another context over the same memory domain: not by this registration, which is not that one's.
+    let other = context(world.component, "nic");
+    let import = other.mem_import(world.handle.as_bytes()).unwrap();
+    buf = import.put(0, buf).unwrap();
+    assert_eq!(other.rcache_stats().gets, 1);
+    drop((import, other));
+    wait_until("the other's is deregistered", || world.nic.registrations() == before + 1);
+    let region = buf.share();
+    let small = world.import.put(0, region.slice(..64).unwrap()).unwrap();
+    assert_eq!((world.nic.registrations(), world.stats().gets), (before + 2, 0), "one more, to be exported");
+    drop(small);
+    // From here on a peer may change the pages of a memfd.
+    let handle = region.memh_pack().unwrap();
+    let slice = world.import.put(0, region.slice(..).unwrap()).unwrap();
+    assert_eq!(world.stats().gets, 1);
+    drop((slice, region, handle));
+    wait_until("all is deregistered", || world.nic.registrations() == before);
+
+    // The same of a memfd, of which the cache keeps nothing.
+    let files = context(world.component, "nic,mm");
+    let import = files.mem_import(world.handle.as_bytes()).unwrap();
+    let buf = import.put(0, files.buf(1 << 20).unwrap()).unwrap();
+    let region = import.get(0, buf).unwrap().share();
+    drop(import.put(0, region.slice(5..).unwrap()).unwrap());
+    assert_eq!(files.rcache_stats().gets, 0);
+    let handle = region.memh_pack().unwrap();
+    drop(import.put(0, region.slice(5..).unwrap()).unwrap());
+    assert_eq!(files.rcache_stats().one_shots, 1);
+    drop((handle, region));
+    assert_eq!(world.nic.registrations(), before);
+
+    // A few bytes of much do not bring in all of it.
+    let large = world.importer.mem_map(MemMap::allocate(1 << 30)).unwrap();
+    large.write(1 << 29, b"somewhere").unwrap();
+    let part = (1 << 29)..(1 << 29) + 9;
+    drop(world.import.put(0, large.slice(part).unwrap()).unwrap());
+    assert_eq!(world.at(0, 9), b"somewhere");
 }
 
 /// What was taken for reading only is not written, also not by a NIC.

@@ -7,6 +7,8 @@ mod raw;
 mod sys;
 mod view;
 
+use std::sync::OnceLock;
+
 use bitflags::bitflags;
 use ucs::Status;
 use ucs::fork::{self, Generation};
@@ -22,6 +24,8 @@ pub use raw::RawMem;
 #[cfg(feature = "cma")]
 pub(crate) use raw::{Tries, fault};
 pub use view::MappedView;
+
+use crate::registrations::Kept;
 
 bitflags! {
     /// What may be done to memory.
@@ -266,6 +270,8 @@ enum Backing {
 /// Shared by `Arc`: the bytes are given back when the last user is gone. Send + Sync.
 #[derive(Debug)]
 pub struct LocalMem {
+    // Dropped before the memory that it is of.
+    registered: OnceLock<Kept>,
     // Dropped before the backing it points into.
     bytes: SharedBytes,
     rights: Rights,
@@ -293,7 +299,8 @@ pub const COPY_STEP: usize = 1 << 20;
 
 impl LocalMem {
     fn new(bytes: SharedBytes, rights: Rights, backing: Backing) -> Self {
-        Self { bytes, rights, backing, packed: AtomicBool::new(false), generation: fork::generation() }
+        let (registered, packed) = (OnceLock::new(), AtomicBool::new(false));
+        Self { registered, bytes, rights, backing, packed, generation: fork::generation() }
     }
 
     /// A region without bytes.
@@ -388,6 +395,11 @@ impl LocalMem {
     #[must_use]
     pub fn was_packed(&self) -> bool {
         self.packed.load(Ordering::Acquire)
+    }
+
+    /// Its own registration, for operands: of memory that was allocated here.
+    pub(crate) fn registered(&self) -> &OnceLock<Kept> {
+        &self.registered
     }
 
     /// The memfd behind it, if that is what it is.

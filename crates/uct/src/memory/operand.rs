@@ -39,20 +39,22 @@ pub trait Destination: Send + Sync + 'static {
 impl Source for RawMem {
     fn local(&self) -> Local<'_> {
         let (start, len) = self.range();
-        Local { place: Place::Raw(start, len), memh: None }
+        Local { place: Place::Raw(start, len), whole: None, memh: None }
     }
 }
 
 impl Destination for RawMem {
     fn local_mut(&mut self) -> LocalMut<'_> {
         let (start, len) = self.range();
-        LocalMut { place: PlaceMut::Raw(start, len), memh: None }
+        LocalMut { place: PlaceMut::Raw(start, len), whole: None, memh: None }
     }
 }
 
 /// Memory of this process that an operation reads, borrowed while it does.
 pub struct Local<'a> {
     place: Place<'a>,
+    /// The memory that its bytes are a part of, where that was allocated here.
+    whole: Option<&'a LocalMem>,
     memh: Option<&'a (dyn LocalMemh + 'static)>,
 }
 
@@ -68,6 +70,8 @@ enum Place<'a> {
 /// Memory of this process that an operation writes, borrowed while it does.
 pub struct LocalMut<'a> {
     place: PlaceMut<'a>,
+    /// The memory that its bytes are a part of, where that was allocated here.
+    whole: Option<&'a LocalMem>,
     memh: Option<&'a (dyn LocalMemh + 'static)>,
 }
 
@@ -82,13 +86,14 @@ impl<'a> Local<'a> {
     #[inline]
     #[must_use]
     pub fn bytes(bytes: &'a [u8]) -> Self {
-        Self { place: Place::Bytes(bytes), memh: None }
+        Self { place: Place::Bytes(bytes), whole: None, memh: None }
     }
 
     /// The part of memory that peers may reach: what of it lies within.
     #[must_use]
     pub fn part(mem: &'a LocalMem, part: Range<usize>) -> Self {
-        Self { place: Place::Mem(mem, within(mem, part)), memh: None }
+        let whole = mem.is_allocated().then_some(mem);
+        Self { place: Place::Mem(mem, within(mem, part)), whole, memh: None }
     }
 
     /// It, with a registration of its memory.
@@ -100,7 +105,7 @@ impl<'a> Local<'a> {
     where
         'a: 'b,
     {
-        Local { place: self.place, memh: Some(memh) }
+        Local { place: self.place, whole: self.whole, memh: Some(memh) }
     }
 
     /// Whether it is there in this process, a fork's child perhaps.
@@ -120,6 +125,16 @@ impl<'a> Local<'a> {
     #[must_use]
     pub fn memh<M: LocalMemh>(&self) -> Option<&'a M> {
         (self.memh? as &dyn Any).downcast_ref()
+    }
+
+    /// These bytes, which are all of `mem`.
+    pub(super) fn private(bytes: &'a [u8], mem: &'a LocalMem) -> Self {
+        Self { place: Place::Bytes(bytes), whole: Some(mem), memh: None }
+    }
+
+    /// The memory that its bytes are a part of, where that was allocated here: it stays mapped as long as it lives.
+    pub(crate) fn whole(&self) -> Option<&'a LocalMem> {
+        self.whole
     }
 
     /// How many bytes.
@@ -204,13 +219,14 @@ impl<'a> LocalMut<'a> {
     #[inline]
     #[must_use]
     pub fn bytes(bytes: &'a mut [u8]) -> Self {
-        Self { place: PlaceMut::Bytes(bytes), memh: None }
+        Self { place: PlaceMut::Bytes(bytes), whole: None, memh: None }
     }
 
     /// The part of memory that peers may reach: what of it lies within.
     #[must_use]
     pub fn part(mem: &'a LocalMem, part: Range<usize>) -> Self {
-        Self { place: PlaceMut::Mem(mem, within(mem, part)), memh: None }
+        let whole = mem.is_allocated().then_some(mem);
+        Self { place: PlaceMut::Mem(mem, within(mem, part)), whole, memh: None }
     }
 
     /// It, with a registration of its memory.
@@ -222,7 +238,7 @@ impl<'a> LocalMut<'a> {
     where
         'a: 'b,
     {
-        LocalMut { place: self.place, memh: Some(memh) }
+        LocalMut { place: self.place, whole: self.whole, memh: Some(memh) }
     }
 
     /// Whether it is there in this process, a fork's child perhaps, and may be written.
@@ -245,6 +261,16 @@ impl<'a> LocalMut<'a> {
     #[must_use]
     pub fn memh<M: LocalMemh>(&self) -> Option<&'a M> {
         (self.memh? as &dyn Any).downcast_ref()
+    }
+
+    /// These bytes, which are all of `mem`.
+    pub(super) fn private(bytes: &'a mut [u8], mem: &'a LocalMem) -> Self {
+        Self { place: PlaceMut::Bytes(bytes), whole: Some(mem), memh: None }
+    }
+
+    /// The memory that its bytes are a part of, where that was allocated here: it stays mapped as long as it lives.
+    pub(crate) fn whole(&self) -> Option<&'a LocalMem> {
+        self.whole
     }
 
     /// How many bytes.

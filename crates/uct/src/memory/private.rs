@@ -79,13 +79,16 @@ impl PrivateMem {
 
 impl Source for PrivateMem {
     fn local(&self) -> Local<'_> {
-        Local::bytes(self.as_slice())
+        Local::private(self.as_slice(), &self.mem)
     }
 }
 
 impl Destination for PrivateMem {
     fn local_mut(&mut self) -> LocalMut<'_> {
-        LocalMut::bytes(self.as_mut_slice())
+        self.check_fork();
+        // SAFETY: as in `as_mut_slice`; of `mem` itself nothing is borrowed but what is not its bytes.
+        let bytes = unsafe { slice::from_raw_parts_mut(self.mem.bytes.as_ptr(), self.mem.len()) };
+        LocalMut::private(bytes, &self.mem)
     }
 }
 
