@@ -22,7 +22,7 @@ const WITHOUT: &[&str] = &[
 fn main() -> ExitCode {
     let tests = match Nic::with_limit(Nic::MAX_SLOTS, PINNED) {
         Ok(nic) => {
-            let component = NicComponent::leak(&Arc::new(nic));
+            let component = NicComponent::leak(&[Arc::new(nic)]);
             let places = &[Place::SameContext, Place::TwoContexts];
             uct_conformance::tests_but(&Fixture { component, places, settings: &[] }, WITHOUT)
         }

@@ -38,9 +38,15 @@ const KEY_LEN: usize = 4 + 16;
 /// Its number in handles: none that a transport of the library has.
 pub const NIC_COMPONENT: ComponentId = ComponentId(0xfff0);
 
-/// A NIC as a transport named `nic`: operands need registration. A context gets it by `ContextBuilder::component`.
+/// NICs as a transport named `nic`: operands need registration. A context gets it by `ContextBuilder::component`.
 #[derive(Debug)]
 pub struct NicComponent {
+    cards: Vec<Card>,
+}
+
+/// One NIC, with what is exported by it.
+#[derive(Clone, Debug)]
+struct Card {
     nic: Arc<Nic>,
     /// By exporting context and export.
     exported: Arc<Mutex<Exported>>,
@@ -63,10 +69,11 @@ impl Exporting {
 }
 
 impl NicComponent {
-    /// For as long as the process runs.
+    /// A memory domain for each of these NICs, for as long as the process runs.
     #[must_use]
-    pub fn leak(nic: &Arc<Nic>) -> &'static Self {
-        Box::leak(Box::new(Self { nic: Arc::clone(nic), exported: Arc::default() }))
+    pub fn leak(nics: &[Arc<Nic>]) -> &'static Self {
+        let card = |nic: &Arc<Nic>| Card { nic: Arc::clone(nic), exported: Arc::default() };
+        Box::leak(Box::new(Self { cards: nics.iter().map(card).collect() }))
     }
 }
 
@@ -88,11 +95,14 @@ impl Component for NicComponent {
     }
 
     fn query_mds(&self) -> Vec<MdResource> {
-        vec![MdResource { name: "nic0".to_owned() }]
+        (0..self.cards.len()).map(|number| MdResource { name: format!("nic{number}") }).collect()
     }
 
-    fn open_md(&self, _resource: &MdResource, params: &MdParams) -> Result<Arc<dyn Md>, OpenError> {
-        let scope = (std::process::id(), Arc::as_ptr(&self.nic).addr());
+    fn open_md(&self, resource: &MdResource, params: &MdParams) -> Result<Arc<dyn Md>, OpenError> {
+        let number = resource.name.strip_prefix("nic").and_then(|number| number.parse().ok());
+        let card = number.and_then(|number: usize| self.cards.get(number));
+        let card = card.ok_or(OpenError::Missing { what: "this NIC", remedy: "name one of query_mds" })?;
+        let scope = (std::process::id(), Arc::as_ptr(&card.nic).addr());
         let scope = [&scope.0.to_ne_bytes()[..], &scope.1.to_ne_bytes()].concat();
         let attr = MdAttr {
             component: NIC_COMPONENT,
@@ -115,7 +125,7 @@ impl Component for NicComponent {
             local_cpus: String::new(),
         };
         let patience = params.config.get(&uct::config::IMPORT_TIMEOUT);
-        let (nic, exported) = (Arc::clone(&self.nic), Arc::clone(&self.exported));
+        let Card { nic, exported } = card.clone();
         Ok(Arc::new(NicMd { attr, nic, exported, exports: Arc::clone(&params.exports), patience }))
     }
 }

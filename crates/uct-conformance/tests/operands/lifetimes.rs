@@ -1,8 +1,13 @@
 //! What lives how long, and who has what.
 
+use std::sync::Arc;
+
+use ucp::{MemMap, Status};
+use uct_conformance::nic::{Nic, NicComponent};
+
 use crate::memory::Memory;
 use crate::raw::{SIZE, raw};
-use crate::world::{World, context, pattern, wait_until};
+use crate::world::{World, caches, context, pattern, wait_until};
 
 /// Import, contexts and region dropped in every order: in the end nothing is registered.
 pub(crate) fn all_orders_of_dropping() {
@@ -61,4 +66,33 @@ pub(crate) fn several_contexts() {
         assert_eq!(context.rcache_stats().gets, 300);
     }
     assert_eq!(world.stats().gets, 0);
+}
+
+/// A context with two NICs: an operand is registered with both, or with none, whichever reaches the other side.
+pub(crate) fn several_memory_domains() {
+    if !caches() {
+        return;
+    }
+    let world = World::new();
+    let (large, small) = (Arc::clone(&world.nic), Arc::new(Nic::with_limit(64, 1 << 20).unwrap()));
+    let both = NicComponent::leak(&[Arc::clone(&large), Arc::clone(&small)]);
+    let owner = context(both, "nic");
+    // More than the small one may pin: so it is exported by the other alone.
+    let region = owner.mem_map(MemMap::buffer(vec![0; 2 << 20]).exported()).unwrap();
+    let importer = context(both, "nic");
+    let import = importer.mem_import(region.memh_pack().unwrap().as_bytes()).unwrap();
+    let before = (large.registrations(), small.registrations());
+    let buf = import.put(0, pattern(1, 100_000)).unwrap();
+    let mut seen = vec![0; 100_000];
+    region.read(0, &mut seen).unwrap();
+    assert_eq!(seen, buf);
+    assert_eq!((large.registrations(), small.registrations()), (before.0 + 1, before.1 + 1));
+    // More than one of them may pin is registered with neither.
+    let failed = import.put(0, pattern(2, 2 << 20)).unwrap_err();
+    assert_eq!(failed.status(), Status::NoResource, "{failed}");
+    assert!(failed.operand == pattern(2, 2 << 20));
+    assert_eq!(large.registrations(), small.registrations() + before.0 - before.1, "as many with both");
+    assert_eq!(import.get(0, buf).unwrap(), seen);
+    drop((import, importer));
+    wait_until("all is deregistered", || (large.registrations(), small.registrations()) == before);
 }

@@ -48,6 +48,7 @@ fn main() -> std::process::ExitCode {
         regions::t37_raw_memory_is_exported_by_address,
         lifetimes::all_orders_of_dropping,
         lifetimes::several_contexts,
+        lifetimes::several_memory_domains,
         forks::a_child_uses_the_library,
     ];
     testkit::main(&roles, tests.into())

@@ -14,7 +14,7 @@ pub(crate) const LEN: usize = 4 << 20;
 /// Bytes that the NIC of a test may pin.
 pub(crate) const PINNED: usize = 64 << 20;
 
-/// Runs a role, where there is a NIC and changes of memory are told. It may have itself skipped: [`skip`].
+/// Runs a role, where there is a NIC. It may have itself skipped: [`caches`].
 pub(crate) fn in_a_process(name: &str) {
     drop(Nic::open_or_skip(1, PINNED));
     let mut child = testkit::Role::new(name).deadline(Duration::from_secs(110)).start();
@@ -75,7 +75,7 @@ impl World {
     /// Of a NIC that may pin `limit` bytes.
     pub(crate) fn with(limit: usize) -> Self {
         let nic = Arc::new(Nic::with_limit(4096, limit).unwrap());
-        let component = NicComponent::leak(&nic);
+        let component = NicComponent::leak(&[Arc::clone(&nic)]);
         let owner = context(component, "nic");
         let region = owner.mem_map(MemMap::buffer(vec![0; LEN]).exported()).unwrap();
         let handle = region.memh_pack().unwrap();
