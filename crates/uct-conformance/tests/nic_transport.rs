@@ -9,7 +9,7 @@ use uct_conformance::nic::{Nic, NicComponent};
 use uct_conformance::{Fixture, Place};
 
 /// What the whole suite has registered at once, in bytes.
-const PINNED: usize = 1 << 30;
+const PINNED: usize = Nic::DEFAULT_LIMIT;
 
 /// Names of components of the library, its table of capabilities, exporters in other processes.
 const WITHOUT: &[&str] = &[
@@ -20,7 +20,7 @@ const WITHOUT: &[&str] = &[
 ];
 
 fn main() -> ExitCode {
-    let tests = match Nic::with_limit(Nic::MAX_SLOTS, PINNED) {
+    let tests = match Nic::with_room(Nic::MAX_SLOTS, PINNED) {
         Ok(nic) => {
             let component = NicComponent::leak(&[Arc::new(nic)]);
             let places = &[Place::SameContext, Place::TwoContexts];
