@@ -66,10 +66,24 @@ const TSAN_ENV: [(&str, &str); 4] = [
     ("CARGO_TARGET_DIR", "{target}/tsan"),
 ];
 
-/// Tests under the address sanitizer: all of the two lower layers, and their transports between real processes.
+/// Tests under the address sanitizer: all of the two lower layers, and their transports between real processes; and one of tests, which
+/// registers operands.
 const ASAN: &[&[&str]] = &[
     &["-p", "ucs", "-p", "uct", "--lib", "--tests"],
-    &["-p", "uct-conformance", "--test", "self_", "--test", "shm", "--test", "shm_proc", "--test", "cma"],
+    &[
+        "-p",
+        "uct-conformance",
+        "--test",
+        "self_",
+        "--test",
+        "shm",
+        "--test",
+        "shm_proc",
+        "--test",
+        "cma",
+        "--test",
+        "nic_transport",
+    ],
 ];
 
 /// One that writes beyond the end of a vector when `RUCX_ASAN_GUARD` says so.

@@ -251,7 +251,20 @@ impl Registrations {
             None if !self.generation.is_current() => return Err(RegisterError::Forked),
             None => self.make()?,
         };
-        cache.get(address, len, access).map_err(|error| match error {
+        let refused = match cache.get(address, len, access) {
+            Ok(region) => return Ok(region),
+            Err(refused) => refused,
+        };
+        // What is cached and not in use may be what the limit is used up by.
+        let answer = match refused {
+            GetError::Register(Refusal { error: RegError::Limit { .. }, .. }) => {
+                tracing::debug!(len, "a limit of registrations is reached: those not in use are given up");
+                cache.purge();
+                cache.get(address, len, access)
+            }
+            refused => Err(refused),
+        };
+        answer.map_err(|error| match error {
             GetError::BadRange { address, len } => RegisterError::BadRange { address, len },
             GetError::Register(Refusal { component, error }) => RegisterError::Md { component, error },
             _ => RegisterError::Forked,

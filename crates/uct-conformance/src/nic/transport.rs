@@ -44,6 +44,9 @@ pub struct NicComponent {
     cards: Vec<Card>,
 }
 
+/// All there are: so that a checker of leaks finds them.
+static LEAKED: Mutex<Vec<&'static NicComponent>> = Mutex::new(Vec::new());
+
 /// One NIC, with what is exported by it.
 #[derive(Clone, Debug)]
 struct Card {
@@ -73,7 +76,9 @@ impl NicComponent {
     #[must_use]
     pub fn leak(nics: &[Arc<Nic>]) -> &'static Self {
         let card = |nic: &Arc<Nic>| Card { nic: Arc::clone(nic), exported: Arc::default() };
-        Box::leak(Box::new(Self { cards: nics.iter().map(card).collect() }))
+        let component: &'static Self = Box::leak(Box::new(Self { cards: nics.iter().map(card).collect() }));
+        LEAKED.lock().push(component);
+        component
     }
 }
 

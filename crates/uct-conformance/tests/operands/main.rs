@@ -39,6 +39,7 @@ fn main() -> std::process::ExitCode {
         refused::not_mapped,
         refused::not_writable,
         refused::more_than_may_be_pinned,
+        refused::idle_registrations_make_room,
         refused::out_of_range,
         regions::slices_of_raw_memory,
         regions::slices_of_allocated_memory,

@@ -115,7 +115,7 @@ pub(crate) fn by_many_threads() {
             });
         }
     });
-    assert_eq!(world.stats().gets, 4 * 300 * 2);
+    assert!(world.stats().gets >= 4 * 300 * 2, "each is looked up, some again to make room");
 }
 
 /// A context that has a NIC does not ask the cache for transports that need nothing registered; nor is there a cache then.

@@ -7,7 +7,7 @@ use uct_conformance::nic::NIC_COMPONENT;
 
 use crate::memory::{Memory, PAGE};
 use crate::raw::{SIZE, raw};
-use crate::world::{LEN, World, pattern};
+use crate::world::{LEN, World, caches, pattern};
 
 /// That registering was refused by the NIC, as `like` is.
 #[track_caller]
@@ -61,6 +61,28 @@ pub(crate) fn more_than_may_be_pinned() {
     // What is smaller is none the worse for it.
     let small = world.import.put(0, pattern(2, 4096)).unwrap();
     assert_eq!(world.at(0, 4096), small);
+}
+
+/// Registrations that are cached and not in use do not use up a limit.
+pub(crate) fn idle_registrations_make_room() {
+    if !caches() {
+        return;
+    }
+    const SIZE: usize = 300 << 10;
+    let world = World::with(LEN + (1 << 20));
+    // All alive, so that none's registration ends by itself.
+    let mut kept = Vec::new();
+    for number in 0..20 {
+        let buf = world.import.put(0, pattern(number, SIZE)).unwrap();
+        assert_eq!(world.at(0, SIZE), buf);
+        kept.push(buf);
+    }
+    let mut kept = kept.into_iter();
+    let first = world.import.get(0, kept.next().unwrap()).unwrap();
+    assert_eq!(first, pattern(19, SIZE));
+    let stats = world.stats();
+    assert!(stats.deregistrations >= 10 && stats.misses > 20, "{stats:?}");
+    assert!(world.nic.registrations() > 1, "and some are kept");
 }
 
 /// What is refused for another reason is not registered before.

@@ -80,7 +80,7 @@ pub enum RegError {
         /// What of it, as the memory domain says.
         why: String,
     },
-    /// A limit is reached.
+    /// A limit is reached. A context that registers operands ends those registrations that are not in use, and tries again.
     #[error("{why}")]
     Limit {
         /// Which, and how far, as the memory domain says.
