@@ -70,10 +70,24 @@ const TSAN_ENV: [(&str, &str); 4] = [
     ("CARGO_TARGET_DIR", "{target}/tsan"),
 ];
 
-/// Tests under the address sanitizer: all of the two lower layers, and their transports between real processes.
+/// Tests under the address sanitizer: all of the two lower layers, and their transports between real processes; and one of tests, which
+/// registers operands.
 const ASAN: &[&[&str]] = &[
     &["-p", "ucs", "-p", "uct", "--lib", "--tests"],
-    &["-p", "uct-conformance", "--test", "self_", "--test", "shm", "--test", "shm_proc", "--test", "cma"],
+    &[
+        "-p",
+        "uct-conformance",
+        "--test",
+        "self_",
+        "--test",
+        "shm",
+        "--test",
+        "shm_proc",
+        "--test",
+        "cma",
+        "--test",
+        "nic_transport",
+    ],
 ];
 
 /// One that writes beyond the end of a vector when `RUCX_ASAN_GUARD` says so.
@@ -224,6 +238,27 @@ pub(crate) const STEPS: &[Step] = &[
             argv: &["cargo", "build", "--locked", "--release", "-p", "rucx-examples", "--examples"],
             from: "{target}/release/examples/host",
             into: "{target}/release/examples/dpu",
+        },
+    },
+    Step {
+        name: "buffers",
+        about: "the example of owned buffers as operands",
+        slow: false,
+        minutes: 15,
+        action: Action::Command {
+            argv: &[
+                "cargo",
+                "run",
+                "--locked",
+                "-q",
+                "--release",
+                "-p",
+                "rucx-examples",
+                "--example",
+                "buffers",
+            ],
+            env: &[],
+            prints: true,
         },
     },
     Step {

@@ -10,10 +10,14 @@ use ucs::Status;
 use ucs::config::{Config, ConfigBuilder, ConfigError, Env, UnknownNames};
 use ucs::fork::{self, Generation};
 use ucs::mem::MemError;
+use ucs::monitor::Monitor;
+use ucs::rcache::Stats as RcacheStats;
+use ucs::rcache::config::{Settings, SettingsError, Unavailable};
 use uct::LocalMem;
 use uct::api::{AllocError, Component, Md, MdFlags, MdParams, OpenError};
 use uct::export::{ExportError, ExportTable};
 use uct::memory::{PrivateMem, Rights};
+use uct::registrations::Registrations;
 use uct::service::Service;
 
 use crate::config::{MAX_IMPORTS, TLS, VARS};
@@ -45,6 +49,12 @@ pub enum InitError {
         /// What is unknown.
         error: UnknownNames,
     },
+    /// The variables of the registration cache contradict each other.
+    #[error(transparent)]
+    Rcache(#[from] SettingsError),
+    /// A registration cache is required, and there can be none.
+    #[error(transparent)]
+    NoRcache(#[from] Unavailable),
     /// No transport is left.
     #[error("no transport can be used: {reasons}")]
     NoTransports {
@@ -62,6 +72,8 @@ impl InitError {
         match self {
             Self::Config(error) => error.status(),
             Self::UnknownNames { error, .. } => error.status(),
+            Self::Rcache(error) => error.status(),
+            Self::NoRcache(error) => error.status(),
             Self::NoTransports { .. } => Status::NoDevice,
             Self::Export(error) => error.status(),
         }
@@ -73,6 +85,8 @@ impl InitError {
         match self {
             Self::Config(error) => error.remedy(),
             Self::UnknownNames { error, .. } => error.remedy(),
+            Self::Rcache(error) => error.remedy(),
+            Self::NoRcache(error) => error.remedy(),
             Self::NoTransports { .. } => "allow one of them in UCX_TLS".to_owned(),
             Self::Export(error) => error.remedy().to_owned(),
         }
@@ -85,6 +99,7 @@ impl InitError {
 pub struct ContextBuilder {
     features: Features,
     config: ConfigBuilder,
+    components: Vec<&'static dyn Component>,
 }
 
 impl ContextBuilder {
@@ -112,6 +127,19 @@ impl ContextBuilder {
         self
     }
 
+    /// Adds a transport to those of this build, or puts it in the place of the one with the same number. `UCX_TLS` allows it by its
+    /// name.
+    ///
+    /// For transports of your own, and for doubles in tests: [`uct::api`] makes no semver promise before 1.0.
+    pub fn component(mut self, component: &'static dyn Component) -> Self {
+        self.config = self.config.vars(component.vars());
+        match self.components.iter_mut().find(|other| other.id() == component.id()) {
+            Some(other) => *other = component,
+            None => self.components.push(component),
+        }
+        self
+    }
+
     /// Makes the context: reads the configuration and opens the memory domains of the transports that may be used.
     ///
     /// # Errors
@@ -119,7 +147,9 @@ impl ContextBuilder {
     #[doc(alias = "ucp_init")]
     pub fn build(self) -> Result<Context, InitError> {
         let config = self.config.build()?;
-        let components = uct::transports::components();
+        let rcache = Settings::from_config(&config)?;
+        rcache.prepare(Monitor::process())?;
+        let components = self.components;
         let mut known: Vec<&str> = components.iter().map(|component| component.name()).collect();
         known.extend(uct::transports::NOT_HERE);
         let unknown = |variable, error| InitError::UnknownNames { variable, error };
@@ -136,7 +166,7 @@ impl ContextBuilder {
             MdParams { exports: Arc::clone(&exports), service: Arc::clone(&service), config: config.clone() };
         let mut mds = Vec::new();
         let mut left_out = MdResults::default();
-        for component in components {
+        for component in &components {
             if !allowed.allows(component.name()) {
                 left_out.push(component.id(), Err("not allowed by UCX_TLS".to_owned()));
                 continue;
@@ -162,6 +192,8 @@ impl ContextBuilder {
             config,
             exports,
             service,
+            registrations: Registrations::new(mds.iter().map(|open| &open.md), rcache.options),
+            components,
             mds,
             left_out,
         };
@@ -188,6 +220,9 @@ pub(crate) struct ContextInner {
     config: Config,
     pub(crate) exports: Arc<ExportTable>,
     service: Arc<Service>,
+    /// Of operands, with the memory domains that need that.
+    pub(crate) registrations: Registrations,
+    components: Vec<&'static dyn Component>,
     pub(crate) mds: Vec<OpenMd>,
     /// Transports that are not used, and why.
     pub(crate) left_out: MdResults,
@@ -202,6 +237,11 @@ impl ContextInner {
 
     pub(crate) fn has(&self, features: Features) -> bool {
         self.features.contains(features)
+    }
+
+    /// Whether it has a transport of this number, in use or not.
+    pub(crate) fn knows(&self, number: u16) -> bool {
+        self.components.iter().any(|component| component.id().0 == number)
     }
 
     /// Has kept memory freed as soon as it is drained.
@@ -246,9 +286,9 @@ impl Context {
     /// Begins to make a context.
     pub fn builder() -> ContextBuilder {
         let config = Config::builder(VARS).vars(uct::config::VARS);
-        let components = uct::transports::components().iter();
-        let config = components.fold(config, |config, component| config.vars(component.vars()));
-        ContextBuilder { features: Features::default(), config }
+        let components = uct::transports::components().to_vec();
+        let config = components.iter().fold(config, |config, component| config.vars(component.vars()));
+        ContextBuilder { features: Features::default(), config, components }
     }
 
     /// Maps memory: allocates it, takes a buffer, or names an address range.
@@ -305,6 +345,14 @@ impl Context {
         }
         let exports = self.inner.exports.stats();
         Stats { exports: exports.live, imports: self.inner.imports.len(), kept_bytes: exports.kept_bytes }
+    }
+}
+
+impl Context {
+    /// Figures of the registration cache: of operands that transports need registered. All zero as long as no operation needed that.
+    #[must_use]
+    pub fn rcache_stats(&self) -> RcacheStats {
+        if self.inner.is_forked() { RcacheStats::default() } else { self.inner.registrations.stats() }
     }
 }
 

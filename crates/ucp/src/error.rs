@@ -6,7 +6,7 @@ use ucs::Status;
 use uct::export::NotRevoked;
 use uct::memory::{AccessError, StaleReason};
 
-use crate::{ImportError, InitError, MapError, MdResults, PackError};
+use crate::{ImportError, InitError, MapError, MdResults, PackError, TransferError};
 
 /// Any error of this crate: for programs that pass errors on.
 #[derive(Debug, thiserror::Error)]
@@ -27,6 +27,9 @@ pub enum Error {
     /// Memory could not be accessed.
     #[error(transparent)]
     Access(#[from] AccessError),
+    /// An operation has failed.
+    #[error(transparent)]
+    Transfer(#[from] TransferError),
     /// Imported memory is no longer there.
     #[error("stale: {0}")]
     Stale(#[from] StaleReason),
@@ -47,6 +50,7 @@ impl Error {
             Self::Pack(error) => error.status(),
             Self::Import(error) => error.status(),
             Self::Access(error) => error.status(),
+            Self::Transfer(error) => error.status(),
             Self::Stale(_) => Status::Stale,
             Self::Io(_) => Status::IoError,
             Self::NotRevoked(error) => error.status(),
@@ -74,6 +78,7 @@ impl Error {
             Self::Pack(error) => error.remedy(),
             Self::Import(error) => error.remedy(),
             Self::Access(error) => error.remedy().to_owned(),
+            Self::Transfer(error) => error.remedy().to_owned(),
             Self::Stale(_) => "ask the owner for a new handle and import that".to_owned(),
             Self::Io(_) => "see the error of the system".to_owned(),
             Self::NotRevoked(error) => error.remedy().to_owned(),

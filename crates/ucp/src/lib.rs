@@ -34,6 +34,29 @@
 //! | [`Buf`] | only this process: plain slices |
 //! | [`Region`] | peers may, too: copying accessors, no references |
 //! | [`ImportedRegion`] | it is somebody else's |
+//!
+//! # Operands: given by value, and given back
+//!
+//! [`ImportedRegion::put`] and [`ImportedRegion::get`] take memory of this process by value and answer it, in the error, too: nobody frees or
+//! changes it while an operation runs. What a transport needs registered is looked up in the context's registration cache, which is
+//! right whatever becomes of memory between two operations ([`Context::rcache_stats`]).
+//!
+//! ```
+//! # use ucp::{Context, Features, MemMap};
+//! # fn main() -> Result<(), ucp::Error> {
+//! # let ctx = Context::builder().features(Features::EXPORTED_MEMH).build()?;
+//! # let mem = ctx.mem_map(MemMap::allocate(1 << 20).exported())?;
+//! # let host = ctx.mem_import(mem.memh_pack()?.as_bytes())?;
+//! let buf = host.put(0, vec![7; 4096])?; // the same vector comes back
+//! let buf = host.get(8192, buf)?;
+//! assert_eq!(buf, [0; 4096]);
+//!
+//! let failed = host.put(1 << 20, buf).unwrap_err();
+//! assert_eq!(failed.status(), ucp::Status::OutOfRange);
+//! assert_eq!(failed.operand.len(), 4096);
+//! # Ok(())
+//! # }
+//! ```
 
 #![forbid(unsafe_code)]
 
@@ -46,18 +69,22 @@ pub mod wire;
 pub use context::{Context, ContextBuilder, Features, InitError, Stats};
 pub use error::Error;
 pub use mem::{
-    Buf, ImportError, ImportedRegion, MapError, MdOutcome, MdResult, MdResults, MemMap, Offer, PackError,
-    PackedMemh, Region, RegionReader, RegionWriter, read_handle,
+    Buf, ImportError, ImportedRegion, MapError, MdOutcome, MdResult, MdResults, MemMap, MemSlice, Offer,
+    OpError, PackError, PackedMemh, RegMode, Region, RegionReader, RegionWriter, TransferError, read_handle,
 };
 pub use ucs::Status;
 pub use ucs::config::{Config, Env};
 pub use ucs::mem::shared::BoundsError;
 pub use ucs::mem::{Limit, MemError};
-pub use uct::api::{ComponentId, GlobalId};
+pub use ucs::rcache::Stats as RcacheStats;
+pub use uct::api::{ComponentId, GlobalId, RegError};
 pub use uct::export::NotRevoked;
 pub use uct::memory::{
-    AccessError, DeniedReason, MappedView, RawMem, Rights, StableBuf, StableBufMut, StaleReason,
+    AccessError, DeniedReason, Destination, Local, LocalMut, MappedView, OperandReason, RawMem, Rights,
+    Source, StableBuf, StableBufMut, StaleReason,
 };
+
+pub use uct::registrations::RegisterError;
 
 #[cfg(test)]
 mod tests {
@@ -72,6 +99,7 @@ mod tests {
         shared_by_threads::<Region>();
         shared_by_threads::<PackedMemh>();
         shared_by_threads::<ImportedRegion>();
+        shared_by_threads::<MemSlice>();
         shared_by_threads::<Error>();
     }
 }

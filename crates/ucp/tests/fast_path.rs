@@ -108,6 +108,21 @@ fn stale_accesses_do_not_allocate() {
     assert!(stale);
 }
 
+/// Also where an owned buffer is given to an operation and comes back: transports that need no registration of it have none.
+#[test]
+fn operands_do_not_allocate() {
+    let world = world();
+    let mut buf = Some(vec![1; LEN]);
+    let allocs = count_allocs(|| {
+        for import in [&world.mapped, &world.own] {
+            let done = buf.take().and_then(|buf| import.get(0, import.put(0, buf).ok()?).ok());
+            buf = done.and_then(|buf| Some(import.put(1, buf).err()?.operand));
+        }
+    });
+    assert_eq!(allocs, 0);
+    assert!(buf.is_some());
+}
+
 #[test]
 fn a_cached_import_does_not_allocate() {
     let world = world();
@@ -144,6 +159,7 @@ fn accesses_make_no_system_call() {
     let ended = in_process("accesses_make_no_system_call", || {
         let world = world();
         let mut buf = vec![1; LEN];
+        let mut owned = Some(vec![1_u8; 64]);
         assert!(world.access(&mut buf), "the first accesses bring the pages in");
         only_exit();
         for _ in 0..10_000 {
@@ -152,7 +168,12 @@ fn accesses_make_no_system_call() {
                 world.mapped.write(8, &small[..8]).is_ok() && world.mapped.read(8, &mut small[..8]).is_ok();
             let bytes = world.mapped.write(5, small).is_ok() && world.mapped.read(5, small).is_ok();
             let own = world.own.write(8, &small[..8]).is_ok() && world.own.read(5, small).is_ok();
-            if !(words && bytes && own) {
+            let owned = [&world.mapped, &world.own].into_iter().all(|import| {
+                let back = owned.take().and_then(|buf| import.get(8, import.put(8, buf).ok()?).ok());
+                owned = back;
+                owned.is_some()
+            });
+            if !(words && bytes && own && owned) {
                 exit(1);
             }
         }

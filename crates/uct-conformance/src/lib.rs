@@ -26,6 +26,7 @@
 //! | `pack` | `pack` writes `packed_size` bytes, and touches nothing else |
 //! | `attach` | good, foreign, truncated, changed, forged and stale keys; every order of drops |
 //! | `access` | reads and writes against a model, bounds, rights, words, views |
+//! | `operands` | memory of this process of each kind, by `put` and `get`; registered where that is needed |
 //! | `revoke` | nothing gets in after it, and nothing else is hit by it |
 //! | `many` | thousands of regions and exports, a full table |
 //! | `concurrent` | many threads at once against a model |
@@ -52,6 +53,7 @@ mod exporter;
 mod fixture;
 mod many;
 pub mod nic;
+mod operands;
 mod pack;
 mod revoke;
 mod sys;
@@ -109,6 +111,7 @@ pub fn checks() -> impl Iterator<Item = Check> {
         pack::CHECKS,
         attach::CHECKS,
         access::CHECKS,
+        operands::CHECKS,
         revoke::CHECKS,
         many::CHECKS,
         concurrent::CHECKS,
@@ -141,8 +144,19 @@ pub const ROLES: &[(&str, RoleFn)] = &[("exporter", exporter::role), ("allocator
 /// The checks as tests, for each place of the fixture.
 #[must_use]
 pub fn tests(fixture: &Fixture) -> Vec<Test> {
+    tests_but(fixture, &[])
+}
+
+/// As [`tests`], but for the checks whose names begin so: of a transport that is not one of the library's.
+///
+/// # Panics
+/// There is no such check.
+#[must_use]
+pub fn tests_but(fixture: &Fixture, without: &[&str]) -> Vec<Test> {
     let mut tests = Vec::new();
-    for check in checks() {
+    let is_one = |name: &&str| checks().any(|check| check.name.starts_with(name));
+    assert!(without.iter().all(is_one), "a check that is none is left out: {without:?}");
+    for check in checks().filter(|check| !without.iter().any(|name| check.name.starts_with(name))) {
         for &place in fixture.places.iter().filter(|place| check.scope.includes(**place, fixture.places)) {
             let fixture = *fixture;
             let name = match check.scope {

@@ -5,8 +5,9 @@
 
 #![allow(unsafe_code)]
 
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use ucs::mem::Mapping;
+use ucs::sync::{AtomicUsize, Ordering};
 use uct::memory::{LocalMem, RawMem};
 
 /// Names all of `map`.
@@ -26,4 +27,20 @@ pub(crate) fn replace(mem: &LocalMem) {
     // then unmaps the new one. Its bytes are never borrowed (module rule), and stay readable and writable.
     let put = unsafe { mmap_anonymous(at, len, ProtFlags::READ | ProtFlags::WRITE, flags) };
     assert_eq!(put.unwrap().addr(), address);
+}
+
+/// Names `len` bytes of addresses that are mapped but for the page at `hole`, for as long as the process runs: far from where the kernel
+/// puts mappings of its own choice, so that nobody else's comes to lie in the hole.
+pub(crate) fn with_a_hole(len: usize, hole: usize) -> RawMem {
+    static NEXT: AtomicUsize = AtomicUsize::new(0x2100_0000_0000);
+    let page = ucs::mem::page::page_size();
+    let start = NEXT.fetch_add(len.next_multiple_of(page) + page, Ordering::Relaxed);
+    let start = std::ptr::with_exposed_provenance_mut(start);
+    let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
+    // SAFETY: replaces no mapping.
+    let at = unsafe { mmap_anonymous(start, len, ProtFlags::READ | ProtFlags::WRITE, flags) }.unwrap();
+    // SAFETY: within the mapping made above, which nobody else has.
+    unsafe { munmap(at.wrapping_byte_add(hole), page) }.unwrap();
+    // SAFETY: nobody has references to these bytes, ever.
+    unsafe { RawMem::new(at.cast(), len) }
 }

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`api`] | the traits a transport implements |
 //! | [`memory`] | memory of this process: allocated, owned by the user, or raw |
+//! | [`registrations`] | operands registered with the memory domains that need it, and the cache of that |
 //! | [`export`] | what is exported: the table, tokens, accesses in flight |
 //! | [`service`] | the per-context socket over which importers get descriptors |
 //! | [`process`] | telling one process from another that has its pid |
@@ -21,6 +22,7 @@ pub mod config;
 pub mod export;
 pub mod memory;
 pub mod process;
+pub mod registrations;
 pub mod service;
 pub mod transports;
 pub mod wire;

@@ -125,6 +125,8 @@ pub(crate) enum Tells {
 /// How hits are checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Check {
+    /// As strict; in a build with hooks, not at all while they announce all
+    Auto,
     /// Each hit is checked by the kernel
     Strict,
     /// Not at all: the threads announce changes before and after
@@ -163,7 +165,7 @@ pub(crate) struct Args {
     /// Who tells of changes [default: uffd; none if UCX_MEM_EVENTS=n]
     #[arg(long, value_name = "WHO")]
     monitor: Option<Tells>,
-    /// How hits are checked [default: strict, or as UCX_RCACHE_MODE says]
+    /// How hits are checked [default: auto, or as UCX_RCACHE_MODE says]
     #[arg(long, value_name = "MODE")]
     mode: Option<Check>,
     /// How the cache is kept right [default: rucx]
@@ -204,6 +206,7 @@ fn seed(text: &str) -> Result<u64, String> {
 impl Check {
     fn mode(self) -> Mode {
         match self {
+            Self::Auto => Mode::Auto,
             Self::Strict => Mode::Strict,
             Self::Hooks => Mode::Hooks,
             Self::Off => Mode::Off,

@@ -106,7 +106,7 @@ impl Report {
             Mode::Off if protected => "rucx: nothing kept",
             _ => plan.scheme.words(),
         };
-        let mode = if protected { mode.print() } else { "none".to_owned() };
+        let mode = if protected { measured.mode.print() } else { "none".to_owned() };
         Self {
             rucx: env!("CARGO_PKG_VERSION").to_owned(),
             error: None,

@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use ucs::monitor::{Active, Monitor, MonitorStats, Wanted};
-use ucs::rcache::Stats;
+use ucs::rcache::{Mode, Stats};
 
 use super::report::Problem;
 use super::world::{NoWorld, World};
@@ -49,6 +49,8 @@ fn lacking(what: &str, why: impl ToString, remedy: impl Into<String>) -> Stopped
 #[derive(Debug)]
 pub(super) struct Measured {
     pub(super) active: Active,
+    /// How hits are checked at the end.
+    pub(super) mode: Mode,
     pub(super) stats: Stats,
     pub(super) told: MonitorStats,
     pub(super) operations: u64,
@@ -119,6 +121,7 @@ pub(super) fn run(plan: &Plan, ui: &mut Ui) -> Result<Measured, Stopped> {
     let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let measured = Measured {
         active,
+        mode: world.cache.mode(),
         stats: world.cache.stats(),
         told: Monitor::process().stats(),
         operations: of(&tally.operations),

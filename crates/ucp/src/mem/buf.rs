@@ -5,9 +5,9 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use uct::LocalMem;
-use uct::memory::{PrivateMem, Rights};
+use uct::memory::{Destination, Local, LocalMut, PrivateMem, Rights, Source};
 
-use super::{MapError, Region};
+use super::{MapError, RegMode, Region};
 use crate::context::{ContextInner, private};
 
 /// Memory of this process alone: plain slices, at full speed.
@@ -36,7 +36,7 @@ impl Buf {
     /// Makes it a region: from here on peers may be given access, and there are no more slices of it.
     #[must_use]
     pub fn share(self) -> Region {
-        Region::register(&self.ctx, self.mem.share())
+        Region::register(&self.ctx, self.mem.share(), RegMode::Auto)
     }
 }
 
@@ -57,6 +57,18 @@ impl DerefMut for Buf {
 impl AsRef<[u8]> for Buf {
     fn as_ref(&self) -> &[u8] {
         self
+    }
+}
+
+impl Source for Buf {
+    fn local(&self) -> Local<'_> {
+        self.mem.local()
+    }
+}
+
+impl Destination for Buf {
+    fn local_mut(&mut self) -> LocalMut<'_> {
+        self.mem.local_mut()
     }
 }
 

@@ -8,6 +8,7 @@ use ucs::mem::MemError;
 use ucs::time::Deadline;
 use uct::api::{AttachError, AttachRequest, Attachment, ComponentId, GlobalId, MdFlags};
 use uct::memory::{AccessError, MappedView, Rights, StaleReason};
+use uct::registrations::Needs;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 use zeroize::Zeroizing;
 
@@ -154,11 +155,19 @@ pub(crate) struct Imported {
     key: Key,
     bytes: Zeroizing<Vec<u8>>,
     memory: Arc<dyn Attachment>,
-    component: ComponentId,
+    /// The name of the transport.
+    transport: &'static str,
+    /// Whether operands must be registered for it.
+    needs: Option<Needs>,
     results: MdResults,
 }
 
 impl Imported {
+    #[inline]
+    pub(super) fn needs(&self) -> Option<Needs> {
+        self.needs
+    }
+
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -166,12 +175,22 @@ impl Imported {
     pub(super) fn is_alive(&self) -> bool {
         self.memory.check().is_ok()
     }
+
+    #[inline]
+    pub(super) fn ctx(&self) -> &ContextInner {
+        &self.ctx
+    }
+
+    #[inline]
+    pub(super) fn memory(&self) -> &dyn Attachment {
+        &*self.memory
+    }
 }
 
 impl fmt::Debug for Imported {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut out = f.debug_struct("ImportedRegion");
-        out.field("transport", &self.component).field("len", &self.memory.len()).finish_non_exhaustive()
+        out.field("transport", &self.transport).field("len", &self.memory.len()).finish_non_exhaustive()
     }
 }
 
@@ -217,7 +236,7 @@ impl ImportedRegion {
             return Err(ImportError::FeatureMissing);
         }
         if bytes.len() > handle::MAX_LEN {
-            decode(bytes)?; // says so, whatever else is in them
+            decode(ctx, bytes)?; // says so, whatever else is in them
         }
         let deadline = Deadline::after(ctx.import_timeout);
         let (key, lookup) = ctx.imports.lookup(bytes, ctx.import_timeout);
@@ -246,13 +265,19 @@ impl ImportedRegion {
         bytes: &[u8],
         deadline: Deadline,
     ) -> Result<Option<Arc<Imported>>, ImportError> {
-        let content = decode(bytes)?;
+        let content = decode(ctx, bytes)?;
         if content.length == 0 {
             return Ok(None);
         }
-        let (memory, component, results) = attach(ctx, &content, deadline)?;
+        let (memory, open, results) = attach(ctx, &content, deadline)?;
+        let (transport, needs) = (open.component.name(), ctx.registrations.of(&open.md));
         let (ctx, bytes) = (Arc::clone(ctx), Zeroizing::new(bytes.to_vec()));
-        Ok(Some(Arc::new(Imported { ctx, key, bytes, memory, component, results })))
+        Ok(Some(Arc::new(Imported { ctx, key, bytes, memory, transport, needs, results })))
+    }
+
+    #[inline]
+    pub(super) fn imported(&self) -> Option<&Imported> {
+        self.imported.as_deref()
     }
 
     /// How many bytes.
@@ -276,7 +301,7 @@ impl ImportedRegion {
     /// The transport that reaches it, by its name in `UCX_TLS`; `none` for memory without bytes.
     #[must_use]
     pub fn transport(&self) -> &'static str {
-        self.imported.as_ref().and_then(|imported| imported.component.name()).unwrap_or("none")
+        self.imported.as_ref().map_or("none", |imported| imported.transport)
     }
 
     /// What each transport said when it was imported: which one was chosen, how, and why not the others.
@@ -354,25 +379,26 @@ impl ImportedRegion {
     }
 }
 
-fn decode(bytes: &[u8]) -> Result<Handle, HandleError> {
-    let components = uct::transports::components();
-    Handle::decode(bytes, |number| components.iter().any(|component| component.id().0 == number))
+fn decode(ctx: &ContextInner, bytes: &[u8]) -> Result<Handle, HandleError> {
+    Handle::decode(bytes, |number| ctx.knows(number))
 }
-
-type Attachable = (Arc<dyn Attachment>, ComponentId, MdResults);
 
 /// The size of the accesses that memory domains are compared by, in bytes, or the region's where that is smaller.
 const TYPICAL: u64 = 4096;
 
 /// A memory domain that entries of the handle mean something to, and what an access through it costs.
-struct Candidate<'a> {
-    open: &'a OpenMd,
-    entries: Vec<&'a Entry>,
+struct Candidate<'c, 'h> {
+    open: &'c OpenMd,
+    entries: Vec<&'h Entry>,
     nanoseconds: f64,
 }
 
 /// Attaches by the memory domain whose accesses cost least, of those that can.
-fn attach(ctx: &ContextInner, content: &Handle, deadline: Deadline) -> Result<Attachable, ImportError> {
+fn attach<'a>(
+    ctx: &'a ContextInner,
+    content: &Handle,
+    deadline: Deadline,
+) -> Result<(Arc<dyn Attachment>, &'a OpenMd, MdResults), ImportError> {
     let mut results = ctx.left_out.clone();
     let mut failures = Vec::new();
     let typical = content.length.min(TYPICAL);
@@ -387,7 +413,7 @@ fn attach(ctx: &ContextInner, content: &Handle, deadline: Deadline) -> Result<At
         }
     }
     candidates.sort_by(|a, b| a.nanoseconds.total_cmp(&b.nanoseconds)); // stable: of equals, the first
-    let mut found: Option<(Arc<dyn Attachment>, &Candidate<'_>)> = None;
+    let mut found: Option<(Arc<dyn Attachment>, &Candidate<'_, '_>)> = None;
     for candidate in &candidates {
         let component = candidate.open.md.attr().component;
         if let Some((_, best)) = &found {
@@ -409,13 +435,13 @@ fn attach(ctx: &ContextInner, content: &Handle, deadline: Deadline) -> Result<At
         Some((memory, Candidate { open, .. })) => {
             let component = open.md.attr().component;
             tracing::debug!(export = content.registration_id, %component, %results, "imported");
-            Ok((memory, component, results))
+            Ok((memory, open, results))
         }
         None => Err(verdict(ctx, content, failures, results)),
     }
 }
 
-fn not_needed(candidate: &Candidate<'_>, best: &Candidate<'_>, typical: u64) -> String {
+fn not_needed(candidate: &Candidate<'_, '_>, best: &Candidate<'_, '_>, typical: u64) -> String {
     let (name, least, cost) = (best.open.component.name(), best.nanoseconds, candidate.nanoseconds);
     if cost > least {
         format!("not needed: {typical} bytes take {cost:.0} ns, and {least:.0} ns by {name}")
@@ -445,7 +471,7 @@ fn meant_for<'a>(open: &OpenMd, content: &'a Handle) -> Result<Vec<&'a Entry>, S
 
 /// Attaches by the first entry that works; else answers the last failure.
 fn attach_by(
-    candidate: &Candidate<'_>,
+    candidate: &Candidate<'_, '_>,
     content: &Handle,
     deadline: Deadline,
 ) -> Result<(Arc<dyn Attachment>, String), AttachError> {

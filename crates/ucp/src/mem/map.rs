@@ -27,6 +27,20 @@ pub struct MemMap {
     source: Source,
     exported: bool,
     read_only: bool,
+    reg_mode: RegMode,
+}
+
+/// What exports of raw memory name ([`MemMap::raw`]). Of other memory they name what it is made of, which nobody unmaps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RegMode {
+    /// The address: only transports whose keys reach whatever is mapped there at the time of access export it
+    /// ([`MdFlags::VA_BOUND`]). The memory may be unmapped at any time.
+    #[default]
+    Auto,
+    /// The address, or the pages that are mapped when it is mapped: all transports that can export it. For memory that stays mapped as
+    /// long as the region lives. After it was unmapped, importers reach by some transports the pages that were there.
+    Cached,
 }
 
 #[derive(Debug)]
@@ -38,7 +52,7 @@ enum Source {
 
 impl MemMap {
     fn of(source: Source) -> Self {
-        Self { source, exported: false, read_only: false }
+        Self { source, exported: false, read_only: false, reg_mode: RegMode::Auto }
     }
 
     /// Allocates `len` zeroed bytes. 0 is allowed: a region without bytes.
@@ -76,6 +90,13 @@ impl MemMap {
     #[doc(alias = "UCP_MEM_MAP_EXPORTED")]
     pub fn exported(mut self) -> Self {
         self.exported = true;
+        self
+    }
+
+    /// Says what exports of raw memory name; [`RegMode::Auto`] by default. It changes nothing for other memory, and nothing for operands:
+    /// an operation on raw memory always uses what is mapped when it begins.
+    pub fn reg_mode(mut self, mode: RegMode) -> Self {
+        self.reg_mode = mode;
         self
     }
 
@@ -147,6 +168,11 @@ impl MapError {
     }
 }
 
+/// Whether what a memory domain registers are the pages mapped at an address, and not the address.
+fn names_pages(flags: MdFlags) -> bool {
+    flags.contains(MdFlags::REG) && !flags.contains(MdFlags::VA_BOUND)
+}
+
 /// A registration of a region with one memory domain.
 #[derive(Debug)]
 pub(super) struct Registration {
@@ -167,6 +193,7 @@ pub struct Region {
     pub(super) mem: Arc<LocalMem>,
     pub(super) registrations: Vec<Registration>,
     results: MdResults,
+    mode: RegMode,
     pub(super) exports: Mutex<Exports>,
     /// Of its handles; made at the first pack.
     pub(super) template: OnceLock<Template>,
@@ -193,7 +220,7 @@ impl Region {
                 LocalMem::raw(&raw, rights)
             }
         };
-        let region = Self::register(ctx, Arc::new(mem));
+        let region = Self::register(ctx, Arc::new(mem), map.reg_mode);
         if map.exported && region.registrations.is_empty() && !region.is_empty() {
             return Err(MapError::NotExportable { results: region.results.clone() });
         }
@@ -201,7 +228,7 @@ impl Region {
     }
 
     /// Registers `mem` with every memory domain that can export it.
-    pub(super) fn register(ctx: &Arc<ContextInner>, mem: Arc<LocalMem>) -> Self {
+    pub(super) fn register(ctx: &Arc<ContextInner>, mem: Arc<LocalMem>, mode: RegMode) -> Self {
         let mut registrations = Vec::new();
         let mut results = ctx.left_out.clone();
         if !mem.is_empty() {
@@ -209,6 +236,11 @@ impl Region {
                 let attr = open.md.attr();
                 if !attr.flags.contains(MdFlags::EXPORTED_MKEY) {
                     results.push(attr.component, Err("it cannot export".to_owned()));
+                    continue;
+                }
+                if mem.is_raw() && mode == RegMode::Auto && names_pages(attr.flags) {
+                    let why = "its keys name pages, and raw memory may be unmapped: see RegMode::Cached";
+                    results.push(attr.component, Err(why.to_owned()));
                     continue;
                 }
                 match open.md.reg(&mem) {
@@ -231,6 +263,7 @@ impl Region {
             mem,
             registrations,
             results,
+            mode,
             exports: Mutex::default(),
             template: OnceLock::new(),
         }
@@ -349,7 +382,7 @@ impl Region {
             Ok(mem) => Ok(Buf::from_private(&ctx, mem)),
             Err(mem) => {
                 let exports = std::mem::take(&mut *self.exports.lock());
-                let region = Self::register(&ctx, mem);
+                let region = Self::register(&ctx, mem, self.mode);
                 *region.exports.lock() = exports;
                 Err(Box::new(region))
             }

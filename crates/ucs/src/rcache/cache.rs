@@ -89,6 +89,8 @@ pub(super) struct Inner<R: Registrar> {
     generation: Generation,
     /// The monitor has said that it watches nothing, and never will.
     pub(super) off: AtomicBool,
+    /// Hooks announce all changes, as far as was noticed.
+    announced: AtomicBool,
     /// How many handles there are to the cache.
     handles: AtomicUsize,
     /// Until it is dropped, the books are told of changes.
@@ -117,6 +119,10 @@ impl<R: Registrar> Cache<R> {
             _ => monitor.subscribe(Arc::clone(&books) as Arc<dyn Sink>),
         };
         let mode = if subscription.is_some() { options.mode } else { Mode::Off };
+        if mode == Mode::Auto {
+            monitor.hook();
+        }
+        let announced = AtomicBool::new(mode == Mode::Auto && monitor.announces());
         let alignment = options.alignment.checked_next_power_of_two().unwrap_or(1).max(page_size());
         let options = Options { mode, alignment, ..options };
         let generation = fork::generation();
@@ -133,6 +139,7 @@ impl<R: Registrar> Cache<R> {
             options,
             generation,
             off,
+            announced,
             handles,
             subscription,
         };
@@ -202,10 +209,16 @@ impl<R: Registrar> Cache<R> {
         self.len() == 0
     }
 
-    /// How hits are checked: `Off` where there is no monitor, as far as is known: that is found out when the first registration is made.
+    /// How hits are checked now, never `Auto`; `Off` where there is no monitor, as far as is known: that is found out when the first
+    /// registration is made.
     #[must_use]
     pub fn mode(&self) -> Mode {
-        if self.inner.off.load(Ordering::Relaxed) { Mode::Off } else { self.inner.options.mode }
+        match self.inner.options.mode {
+            _ if self.inner.off.load(Ordering::Relaxed) => Mode::Off,
+            Mode::Auto if self.inner.is_checked() => Mode::Strict,
+            Mode::Auto => Mode::Hooks,
+            mode => mode,
+        }
     }
 }
 
@@ -235,7 +248,7 @@ impl<R: Registrar> Inner<R> {
             }
         };
         let slot = reference.slot();
-        let found = if self.options.mode == Mode::Strict {
+        let found = if self.is_checked() {
             desk.count_check();
             let range = slot.range().unwrap_or(wanted);
             match self.monitor.check(range, reference.handle().backing) {
@@ -257,6 +270,26 @@ impl<R: Registrar> Inner<R> {
                 reference.release().into_iter().for_each(region::end);
                 found
             }
+        }
+    }
+
+    /// Whether a hit has to be checked by the kernel.
+    #[inline]
+    fn is_checked(&self) -> bool {
+        match self.options.mode {
+            Mode::Strict => true,
+            Mode::Auto => !self.monitor.announces(),
+            Mode::Hooks | Mode::Off => false,
+        }
+    }
+
+    /// Says once that what was announced is not any more.
+    pub(super) fn note_unannounced(&self) {
+        if self.announced.load(Ordering::Relaxed) && !self.monitor.announces() {
+            self.announced.store(false, Ordering::Relaxed);
+            tracing::warn!(
+                "memory was changed past the hooks of the C library: from now on each hit is checked by the kernel"
+            );
         }
     }
 

@@ -13,7 +13,7 @@
 //! let env = Env::from_pairs([("UCX_RCACHE_MAX_REGIONS", "1000"), ("UCX_RCACHE_MAX_SIZE", "1G")]);
 //! let settings = Settings::from_config(&Config::builder(VARS).env(env).build()?)?;
 //! assert_eq!((settings.options.max_regions, settings.options.max_bytes), (1000, 1 << 30));
-//! assert_eq!(settings.options.mode, Mode::Strict);
+//! assert_eq!(settings.options.mode, Mode::Auto);
 //! # Ok(())
 //! # }
 //! ```
@@ -36,8 +36,8 @@ pub const ENABLE: Var<OrAuto<bool>> = Var::new(
 pub const MODE: Var<OrAuto<Mode>> = Var::new(
     "UCX_RCACHE_MODE",
     "auto",
-    "How a kept registration is checked before it is used: auto is strict, which asks the kernel each time; hooks is for \
-     programs that announce what they unmap, and set it themselves",
+    "How a kept registration is checked before it is used: strict asks the kernel each time; auto does, too, unless this build \
+     hooks memory calls; hooks is for programs that announce what they unmap, and set it themselves",
 );
 
 /// [`Options::max_regions`].
@@ -172,6 +172,7 @@ impl Value for Mode {
 
     fn print(&self) -> String {
         match self {
+            Self::Auto => "auto",
             Self::Strict => "strict",
             Self::Hooks => "hooks",
             Self::Off => "off",
@@ -220,8 +221,7 @@ impl Settings {
             return Err(SettingsError::HooksByEnvironment);
         }
         let options = Options {
-            // Nothing in this crate announces changes, so what is chosen is what is right without.
-            mode: if off_by.is_some() { Mode::Off } else { mode.unwrap_or(Mode::Strict) },
+            mode: if off_by.is_some() { Mode::Off } else { mode.unwrap_or(Mode::Auto) },
             max_regions: config.get(&MAX_REGIONS).get(),
             max_bytes: config.get(&MAX_SIZE).finite().map_or(u64::MAX, Bytes::get),
             alignment: config.get(&ADDR_ALIGN).get(),
@@ -356,7 +356,8 @@ mod tests {
     #[test]
     fn nothing_set_is_the_default_of_the_options() {
         let settings = settings(&[]).unwrap();
-        assert_eq!(settings, Settings { options: Options::default(), required: false, off_by: None });
+        let options = Options { mode: Mode::Auto, ..Options::default() };
+        assert_eq!(settings, Settings { options, required: false, off_by: None });
     }
 
     #[test]
@@ -478,7 +479,9 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "a table of gigabytes of addresses")]
     fn the_largest_cache_can_be_made() {
-        let settings = settings(&[("UCX_RCACHE_MAX_REGIONS", "1048576"), ("UCX_RCACHE_ADDR_ALIGN", "1G")]);
+        let (regions, align) = (("UCX_RCACHE_MAX_REGIONS", "1048576"), ("UCX_RCACHE_ADDR_ALIGN", "1G"));
+        // Hooks would be this process's for good.
+        let settings = settings(&[regions, align, ("UCX_RCACHE_MODE", "strict")]);
         let cache = Cache::new(Nothing, Monitor::process(), settings.unwrap().options).unwrap();
         assert!(cache.is_empty());
     }

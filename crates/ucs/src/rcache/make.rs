@@ -68,6 +68,7 @@ impl<R: Registrar> Inner<R> {
         access: Access,
         widen: bool,
     ) -> Result<Made<'_, R>, Failed<R::Error>> {
+        self.note_unannounced();
         if self.monitor.is_suspect(wanted) {
             return Ok(Made::Again); // its pages are on their way out
         }

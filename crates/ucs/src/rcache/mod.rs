@@ -56,7 +56,7 @@ use std::sync::Arc;
 
 use crate::mem::Access;
 use crate::mem::page::PageRange;
-use crate::monitor::{Backing, Monitor, Refused, Sink, Verdict};
+use crate::monitor::{Active, Backing, Monitor, Refused, Sink, Verdict};
 
 pub use cache::{Cache, GetError};
 pub use options::{Mode, Options};
@@ -85,6 +85,14 @@ pub trait MemMonitor: Send + Sync {
     /// Has `sink` told of changes as long as what is returned lives; `None`: nobody can tell.
     fn subscribe(&'static self, sink: Arc<dyn Sink>) -> Option<Box<dyn Send + Sync>>;
 
+    /// Sees to it, if it can, that changes are announced before they are made, and until they are over.
+    fn hook(&self) {}
+
+    /// Whether all changes of watched memory have been announced so far: then hits need not be checked.
+    fn announces(&self) -> bool {
+        false
+    }
+
     /// Has changes of these pages told from now on, for ever.
     ///
     /// # Errors
@@ -104,6 +112,20 @@ pub trait MemMonitor: Send + Sync {
 impl MemMonitor for Monitor {
     fn subscribe(&'static self, sink: Arc<dyn Sink>) -> Option<Box<dyn Send + Sync>> {
         Self::subscribe(self, sink).ok().map(|subscription| Box::new(subscription) as _)
+    }
+
+    fn hook(&self) {
+        if cfg!(feature = "hooks")
+            && let Active::Uffd { .. } = self.start()
+            && let Err(error) = Self::hook(self)
+        {
+            tracing::info!(%error, remedy = error.remedy(), "hits of the registration cache are checked");
+        }
+    }
+
+    #[inline]
+    fn announces(&self) -> bool {
+        Self::announces(self)
     }
 
     fn watch(&self, range: PageRange) -> Result<Backing, Refused> {

@@ -3,6 +3,8 @@
 /// How a hit is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
+    /// As `Hooks` as long as hooks of memory calls have announced all changes, else, and without the feature `hooks`, as `Strict`.
+    Auto,
     /// Each hit is checked by the kernel.
     Strict,
     /// Hits are not checked: changes are announced before and after, by hooks.

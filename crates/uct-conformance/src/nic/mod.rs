@@ -56,6 +56,7 @@ mod error;
 mod pending;
 mod registrar;
 mod ring;
+mod transport;
 
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -66,6 +67,7 @@ use ucs::fork::{Generation, generation};
 pub use error::{DmaError, RegisterError, Unavailable};
 pub use pending::{PendingIn, PendingOut};
 pub use registrar::NicRegistrar;
+pub use transport::{NIC_COMPONENT, NicComponent};
 
 use ring::{Part, Pipe, Ring};
 
@@ -204,11 +206,16 @@ impl Nic {
     /// the reason and the remedy. On the test's own thread only, as [`testkit::skip`].
     #[must_use]
     pub fn open_or_skip(slots: u16, limit: usize) -> Self {
-        if let Err(Unavailable { why, remedy }) = error::room_for(limit) {
-            testkit::skip(why, remedy);
-        }
+        Self::with_room(slots, limit).unwrap_or_else(|Unavailable { why, remedy }| testkit::skip(why, remedy))
+    }
+
+    /// As [`Self::with_limit`], where this user may pin `limit` bytes.
+    ///
+    /// # Errors
+    /// There is no io_uring for this process, or not so much to pin, and what would let it be.
+    pub fn with_room(slots: u16, limit: usize) -> Result<Self, Unavailable> {
+        error::room_for(limit)?;
         Self::with_limit(slots, limit)
-            .unwrap_or_else(|Unavailable { why, remedy }| testkit::skip(why, remedy))
     }
 
     /// Pins the pages of `len` bytes at `addr`, faulting them in.

@@ -11,7 +11,7 @@ use uct::api::{
     MdAttr, MdFlags, MdParams, MdResource, Memh, OpenError, PackError, PackFlags, RegError,
 };
 use uct::export::Export;
-use uct::memory::{AccessError, LocalMem, MappedView, Rights, StaleReason};
+use uct::memory::{AccessError, Local, LocalMem, LocalMut, MappedView, Rights, StaleReason};
 
 use crate::overrun;
 
@@ -40,6 +40,9 @@ pub(crate) enum Fault {
     ReadsPastTheEnd,
     TouchesARefusedBuffer,
     IsOffByOne,
+    PutsOneByteLess,
+    GetsIntoAPartOnly,
+    NeedsWhatItDoesNotRegister,
     TearsWords,
     ChangesItsAttributes,
     AlignsToNoPowerOfTwo,
@@ -106,6 +109,7 @@ impl Component for FakeComponent {
         let mut attr = real.attr().clone();
         match self.fault {
             Fault::ClaimsAViewItLacks => attr.flags |= MdFlags::RKEY_PTR,
+            Fault::NeedsWhatItDoesNotRegister => attr.flags |= MdFlags::NEED_MEMH,
             Fault::AlignsToNoPowerOfTwo => attr.reg_alignment = 48,
             _ => {}
         }
@@ -315,6 +319,25 @@ impl Attachment for FakeAttachment {
                 mem.write(offset, src)
             }
             (_, answer, _) => answer,
+        }
+    }
+
+    fn put(&self, offset: u64, src: &Local<'_>) -> Result<(), AccessError> {
+        match src.as_bytes() {
+            Some([short @ .., _]) if self.fault == Fault::PutsOneByteLess => {
+                self.real().put(offset, &Local::bytes(short))
+            }
+            _ => self.real().put(offset, src),
+        }
+    }
+
+    fn get(&self, offset: u64, dst: &mut LocalMut<'_>) -> Result<(), AccessError> {
+        match dst.as_bytes() {
+            Some(bytes) if self.fault == Fault::GetsIntoAPartOnly => {
+                let half = bytes.len() / 2;
+                self.real().get(offset, &mut LocalMut::bytes(&mut bytes[..half]))
+            }
+            _ => self.real().get(offset, dst),
         }
     }
 

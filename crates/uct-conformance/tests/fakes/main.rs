@@ -60,6 +60,24 @@ const CAUGHT: &[(&str, Fault, &[&str])] = &[
         Fault::IsOffByOne,
         &["access::whole_and_edges", "access::random_accesses_match_a_model", "attach::good"],
     ),
+    (
+        "puts_one_byte_less",
+        Fault::PutsOneByteLess,
+        &["operands::every_kind_matches_a_model", "operands::longer_than_one_step"],
+    ),
+    (
+        "gets_into_a_part_only",
+        Fault::GetsIntoAPartOnly,
+        &["operands::every_kind_matches_a_model", "operands::longer_than_one_step"],
+    ),
+    (
+        "needs_what_it_does_not_register",
+        Fault::NeedsWhatItDoesNotRegister,
+        &[
+            "operands::registration_is_there_where_announced",
+            "operands::unregistered_ones_are_refused_where_needed",
+        ],
+    ),
     ("tears_words", Fault::TearsWords, &["access::words_do_not_tear"]),
     ("changes_its_attributes", Fault::ChangesItsAttributes, &["attr::attributes_never_change"]),
     ("aligns_to_no_power_of_two", Fault::AlignsToNoPowerOfTwo, &["attr::fields_are_sane"]),

@@ -27,6 +27,9 @@ bitflags! {
         const VA_BOUND = 1 << 6;
         /// A revocation ends every access, also through views an importer holds.
         const REVOCABLE = 1 << 7;
+        /// Operands of `put` and `get` must be registered: see [`Md::reg_local`](super::Md::reg_local).
+        #[doc(alias = "UCT_MD_FLAG_NEED_MEMH")]
+        const NEED_MEMH = 1 << 8;
     }
 }
 

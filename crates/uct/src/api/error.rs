@@ -74,12 +74,50 @@ pub enum RegError {
         /// Why not, and what can.
         why: &'static str,
     },
+    /// Pages are not mapped, or not for that, or of a kind that cannot be pinned.
+    #[error("{why}")]
+    Pages {
+        /// What of it, as the memory domain says.
+        why: String,
+    },
+    /// A limit is reached. A context that registers operands ends those registrations that are not in use, and tries again.
+    #[error("{why}")]
+    Limit {
+        /// Which, and how far, as the memory domain says.
+        why: String,
+        /// What to do about it.
+        remedy: &'static str,
+    },
+    /// The device or the kernel refuses.
+    #[error("{why}")]
+    Refused {
+        /// What it says.
+        why: String,
+    },
 }
 
 impl RegError {
     /// The one-byte status.
     pub fn status(&self) -> Status {
-        Status::Unsupported
+        match self {
+            Self::Unsupported { .. } => Status::Unsupported,
+            Self::Pages { .. } => Status::InvalidAddr,
+            Self::Limit { .. } => Status::NoResource,
+            Self::Refused { .. } => Status::IoError,
+        }
+    }
+
+    /// What to do about it.
+    #[must_use]
+    pub fn remedy(&self) -> &'static str {
+        match self {
+            Self::Unsupported { .. } => "use memory of `MemMap::allocate`",
+            Self::Pages { .. } => {
+                "use memory that is mapped, may be written, and is no file's: a vector, say"
+            }
+            Self::Limit { remedy, .. } => remedy,
+            Self::Refused { .. } => "see what the device or the kernel says",
+        }
     }
 }
 

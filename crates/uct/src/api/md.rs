@@ -1,14 +1,17 @@
 //! Memory domains, registrations and attachments.
 
+use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
 use bitflags::bitflags;
+use ucs::mem::Access;
+use ucs::mem::page::PageRange;
 use ucs::time::Deadline;
 
 use super::{AllocError, AttachError, ComponentId, MdAttr, PackError, RegError};
 use crate::export::{Claim, Export, Token};
-use crate::memory::{AccessError, LocalMem, MappedView, Rights, StaleReason};
+use crate::memory::{AccessError, Local, LocalMem, LocalMut, MappedView, Rights, StaleReason, check_range};
 
 bitflags! {
     /// What a key is packed for (`UCT_MD_MKEY_PACK_FLAG_*`).
@@ -45,6 +48,24 @@ pub trait Md: Send + Sync + fmt::Debug {
     #[doc(alias = "uct_md_mem_reg")]
     fn reg(&self, mem: &Arc<LocalMem>) -> Result<Box<dyn Memh>, RegError>;
 
+    /// Registers pages of this process for operands of operations by this domain: pins those that are mapped in `range` now, for
+    /// reading, or for writing, too. Of a range that may not be accessed so, nothing is registered.
+    ///
+    /// It keeps the pages, not what is mapped there: who uses the registration sees to it that it is of the pages meant. With
+    /// [`super::MdFlags::NEED_MEMH`] a context calls this through its registration cache, from any thread, for each range that
+    /// operands lie in.
+    ///
+    /// # Errors
+    /// [`RegError`]; `Unsupported` without [`super::MdFlags::NEED_MEMH`].
+    #[doc(alias = "uct_md_mem_reg_v2")]
+    fn reg_local(&self, range: PageRange, access: Access) -> Result<Box<dyn LocalMemh>, RegError> {
+        let _ = (range, access);
+        Err(RegError::Unsupported {
+            kind: "an operand",
+            why: "operations by this domain need no registration",
+        })
+    }
+
     /// Whether a key that `component` exported under `global_id` means something here. It says nothing about capability.
     fn can_attach(&self, component: ComponentId, global_id: &[u8]) -> bool {
         let attr = self.attr();
@@ -75,6 +96,10 @@ pub trait Memh: Send + Sync + fmt::Debug {
     #[doc(alias = "uct_md_mkey_pack")]
     fn pack(&self, export: &Export, flags: PackFlags, out: &mut [u8]) -> Result<(), PackError>;
 }
+
+/// A registration of pages of this process, for operands: [`Md::reg_local`]. Dropping it deregisters; operations that use it have ended
+/// by then. Each memory domain has a type of its own, which its attachments find in the operand: [`Local::memh`].
+pub trait LocalMemh: Any + Send + Sync + fmt::Debug {}
 
 /// What a handle says of exported memory, beside the key of one memory domain. All of it came from a peer.
 #[derive(Clone, Copy, Debug)]
@@ -138,6 +163,28 @@ pub trait Attachment: Send + Sync + fmt::Debug {
     /// # Errors
     /// [`AccessError`]; `AccessDenied` without the right to write.
     fn write(&self, offset: u64, src: &[u8]) -> Result<(), AccessError>;
+
+    /// Copies all of `src`, an operand, to `offset`: as [`Attachment::write`], which is what it calls by default, piece by piece where
+    /// others may change or unmap the operand meanwhile. With [`super::MdFlags::NEED_MEMH`] the operand comes registered.
+    ///
+    /// # Errors
+    /// As [`Attachment::write`]; [`AccessError::Operand`]: the operand is not mapped, or not for reading, or not registered.
+    #[inline]
+    fn put(&self, offset: u64, src: &Local<'_>) -> Result<(), AccessError> {
+        check_range(offset, src.len(), self.len())?;
+        src.in_pieces(|at, piece| self.write(offset + at as u64, piece))
+    }
+
+    /// Copies from `offset` on into all of `dst`, an operand: as [`Attachment::read`], which is what it calls by default, piece by piece
+    /// where others may use or unmap the operand meanwhile. With [`super::MdFlags::NEED_MEMH`] the operand comes registered.
+    ///
+    /// # Errors
+    /// As [`Attachment::read`]; [`AccessError::Operand`]: the operand is not mapped, or not for writing, or not registered.
+    #[inline]
+    fn get(&self, offset: u64, dst: &mut LocalMut<'_>) -> Result<(), AccessError> {
+        check_range(offset, dst.len(), self.len())?;
+        dst.in_pieces(|at, piece| self.read(offset + at as u64, piece))
+    }
 
     /// Whether the export still lives, as far as is known.
     ///

@@ -11,4 +11,4 @@ mod md;
 pub use attr::{Capability, GlobalId, LinearCost, MdAttr, MdFlags, MemTypes};
 pub use component::{Component, ComponentId, MdParams, MdResource};
 pub use error::{AllocError, AttachError, OpenError, PackError, RegError};
-pub use md::{AttachRequest, Attached, Attachment, Md, Memh, PackFlags};
+pub use md::{AttachRequest, Attached, Attachment, LocalMemh, Md, Memh, PackFlags};

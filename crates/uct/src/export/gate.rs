@@ -272,23 +272,13 @@ impl Gate {
         ucs::trace_data!(export = self.id, from = piece.start, to = piece.end, "an access begins");
         let inside = match self.enter_at_once() {
             Some(inside) => inside,
-            None => self.enter_within(patience).map_err(|error| with_done(error, before))?,
+            None => self.enter_within(patience).map_err(|error| error.after(before as u64))?,
         };
-        step(&inside, piece).map_err(|error| with_done(error, before))?;
+        step(&inside, piece).map_err(|error| error.after(before as u64))?;
         // A revocation that gave up waiting for us, or the exporter's death, came in between: say so.
         let verdict = self.check();
         drop(inside);
         verdict.map_err(|why| AccessError::Stale { done: before as u64, why })
-    }
-}
-
-#[cold]
-fn with_done(error: AccessError, before: usize) -> AccessError {
-    let before = before as u64;
-    match error {
-        AccessError::Stale { done, why } => AccessError::Stale { done: done + before, why },
-        AccessError::AccessDenied { done, why } => AccessError::AccessDenied { done: done + before, why },
-        error => error,
     }
 }
 

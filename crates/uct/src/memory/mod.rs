@@ -1,10 +1,13 @@
 //! Memory of this process that a region is made of.
 
+pub mod operand;
 mod owned;
 mod private;
 mod raw;
 mod sys;
 mod view;
+
+use std::sync::OnceLock;
 
 use bitflags::bitflags;
 use ucs::Status;
@@ -14,12 +17,15 @@ use ucs::mem::{Mapping, MemError, Memfd, SharedBytes};
 use ucs::sync::{AtomicBool, Ordering, Word64};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
+pub use operand::{Destination, Local, LocalMut, Source};
 pub use owned::{OwnedBytes, StableBuf, StableBufMut};
 pub use private::PrivateMem;
 pub use raw::RawMem;
 #[cfg(feature = "cma")]
 pub(crate) use raw::{Tries, fault};
 pub use view::MappedView;
+
+use crate::registrations::Kept;
 
 bitflags! {
     /// What may be done to memory.
@@ -95,9 +101,52 @@ pub enum AccessError {
         /// What, and what can.
         why: &'static str,
     },
+    /// The memory of this process that took part in it is not there, or not for that.
+    #[error("the operand could not be used after {done} bytes: {why}")]
+    Operand {
+        /// Bytes that were moved before.
+        done: u64,
+        /// What is wrong with it.
+        why: OperandReason,
+    },
     /// The object belongs to the parent process of a fork.
     #[error("this object belongs to the parent process: a fork's child must make its own context")]
     Forked,
+}
+
+/// What is wrong with memory of this process that an operation was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OperandReason {
+    /// Nothing is mapped there.
+    #[error("its memory is not mapped")]
+    Unmapped,
+    /// The pages' protection (`mprotect(2)`) does not allow it.
+    #[error("its pages are mapped, but not for this access")]
+    Protection,
+    /// It may only be read.
+    #[error("its buffer was taken for reading only")]
+    ReadOnlyBuffer,
+    /// The kernel does not reach it.
+    #[error("its pages are not reached by the kernel: beyond the end of a file, or a device's")]
+    NotBacked,
+    /// The operation needs it registered with the transport, and it was not.
+    #[error("its memory is not registered with the transport")]
+    NotRegistered,
+}
+
+impl OperandReason {
+    /// What to do about it.
+    #[must_use]
+    pub fn remedy(self) -> &'static str {
+        match self {
+            Self::Unmapped => "keep the operand's memory mapped until the operation has ended",
+            Self::Protection => "give memory that may be written to what writes it: see `mprotect(2)`",
+            Self::ReadOnlyBuffer => "map it with `MemMap::buffer`, which may be written",
+            Self::NotBacked => "see whether the file behind it has been cut off",
+            Self::NotRegistered => "use the operations of `ucp`, which register what they are given",
+        }
+    }
 }
 
 /// Why an access is denied.
@@ -177,6 +226,7 @@ impl AccessError {
             Self::AccessDenied { .. } => Status::AccessDenied,
             Self::Busy { .. } => Status::Busy,
             Self::Unsupported { .. } => Status::Unsupported,
+            Self::Operand { .. } => Status::InvalidAddr,
             Self::Forked => Status::Forked,
         }
     }
@@ -194,6 +244,7 @@ impl AccessError {
             Self::AccessDenied { why, .. } => why.remedy(),
             Self::Busy { .. } => "use fewer threads at once, or raise UCX_IMPORT_TIMEOUT",
             Self::Unsupported { .. } => "use memory of `MemMap::allocate`",
+            Self::Operand { why, .. } => why.remedy(),
             Self::Forked => "create a new Context in the child, or use memory before the fork",
         }
     }
@@ -219,6 +270,8 @@ enum Backing {
 /// Shared by `Arc`: the bytes are given back when the last user is gone. Send + Sync.
 #[derive(Debug)]
 pub struct LocalMem {
+    // Dropped before the memory that it is of.
+    registered: OnceLock<Kept>,
     // Dropped before the backing it points into.
     bytes: SharedBytes,
     rights: Rights,
@@ -246,7 +299,8 @@ pub const COPY_STEP: usize = 1 << 20;
 
 impl LocalMem {
     fn new(bytes: SharedBytes, rights: Rights, backing: Backing) -> Self {
-        Self { bytes, rights, backing, packed: AtomicBool::new(false), generation: fork::generation() }
+        let (registered, packed) = (OnceLock::new(), AtomicBool::new(false));
+        Self { registered, bytes, rights, backing, packed, generation: fork::generation() }
     }
 
     /// A region without bytes.
@@ -326,6 +380,12 @@ impl LocalMem {
         matches!(self.backing, Backing::Owned { .. })
     }
 
+    /// Whether it is a range of addresses, whose owner may unmap it.
+    #[must_use]
+    pub fn is_raw(&self) -> bool {
+        matches!(self.backing, Backing::Raw)
+    }
+
     /// Notes that a peer may be given a way to it, for ever.
     pub fn mark_packed(&self) {
         self.packed.store(true, Ordering::Release);
@@ -335,6 +395,11 @@ impl LocalMem {
     #[must_use]
     pub fn was_packed(&self) -> bool {
         self.packed.load(Ordering::Acquire)
+    }
+
+    /// Its own registration, for operands: of memory that was allocated here.
+    pub(crate) fn registered(&self) -> &OnceLock<Kept> {
+        &self.registered
     }
 
     /// The memfd behind it, if that is what it is.

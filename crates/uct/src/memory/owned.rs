@@ -2,18 +2,22 @@
 //!
 //! # Safety
 //! A buffer is moved to its own heap cell *before* its address is taken, and not touched again until it is dropped there:
-//! a `Box` or `Vec` that is moved or re-borrowed would assert anew that nobody else points into it.
+//! a `Box` or `Vec` that is moved or re-borrowed would assert anew that nobody else points into it. Of one that nobody keeps, the bytes are
+//! borrowed as its own are.
 
 #![allow(unsafe_code)]
 
-use std::fmt;
 use std::ptr::NonNull;
+use std::{fmt, slice};
+
+use super::operand::{Destination, Local, LocalMut, Source};
 
 /// A buffer whose bytes stay where they are while the value is kept: readable by peers.
 ///
 /// # Safety
 /// `as_ptr` and `len` must name bytes that are initialised, and that stay valid at the same address until the value is
-/// dropped, also when the value is moved.
+/// dropped, also when the value is moved. While the value is borrowed nobody writes them, but through what
+/// [`StableBufMut::as_mut_ptr`] gave.
 pub unsafe trait StableBuf: Send + Sync + 'static {
     /// Where the bytes begin.
     fn as_ptr(&self) -> *const u8;
@@ -67,6 +71,30 @@ unsafe impl StableBufMut for Vec<u8> {
 unsafe impl StableBufMut for Box<[u8]> {
     fn as_mut_ptr(&mut self) -> *mut u8 {
         <[u8]>::as_mut_ptr(self)
+    }
+}
+
+impl<T: StableBuf> Source for T {
+    #[inline]
+    fn local(&self) -> Local<'_> {
+        let len = StableBuf::len(self);
+        if len == 0 {
+            return Local::bytes(&[]);
+        }
+        // SAFETY: initialised and valid as long as `self` is, and written by nobody while that is borrowed (contract of StableBuf).
+        Local::bytes(unsafe { slice::from_raw_parts(StableBuf::as_ptr(self), len) })
+    }
+}
+
+impl<T: StableBufMut> Destination for T {
+    #[inline]
+    fn local_mut(&mut self) -> LocalMut<'_> {
+        let len = StableBuf::len(self);
+        if len == 0 {
+            return LocalMut::bytes(&mut []);
+        }
+        // SAFETY: initialised and valid as long as `self` is, and its alone, which is borrowed mutably (contract of StableBufMut).
+        LocalMut::bytes(unsafe { slice::from_raw_parts_mut(StableBufMut::as_mut_ptr(self), len) })
     }
 }
 

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::{fmt, slice};
 
 use super::LocalMem;
+use super::operand::{Destination, Local, LocalMut, Source};
 
 /// Allocated memory that nobody else can reach: `&[u8]` and `&mut [u8]` at full speed.
 pub struct PrivateMem {
@@ -73,6 +74,21 @@ impl PrivateMem {
         self.check_fork();
         // SAFETY: as above, and `self` is borrowed mutably.
         unsafe { slice::from_raw_parts_mut(self.mem.bytes.as_ptr(), self.mem.len()) }
+    }
+}
+
+impl Source for PrivateMem {
+    fn local(&self) -> Local<'_> {
+        Local::private(self.as_slice(), &self.mem)
+    }
+}
+
+impl Destination for PrivateMem {
+    fn local_mut(&mut self) -> LocalMut<'_> {
+        self.check_fork();
+        // SAFETY: as in `as_mut_slice`; of `mem` itself nothing is borrowed but what is not its bytes.
+        let bytes = unsafe { slice::from_raw_parts_mut(self.mem.bytes.as_ptr(), self.mem.len()) };
+        LocalMut::private(bytes, &self.mem)
     }
 }
 

@@ -34,8 +34,10 @@ impl RawMem {
     ///
     /// # Safety
     /// As long as a region of it lives, peers (and the region's own methods) may read and, unless it is read-only, write
-    /// whatever is mapped in the range. So no Rust reference to any of these bytes may be used meanwhile, and the bytes must
-    /// not belong to something that breaks when they change. Unmapping the range is allowed at any time.
+    /// whatever is mapped in the range; an operation that it is given to reads or writes what is, until it has ended. So no Rust reference to any of these bytes may be used meanwhile, and the bytes must
+    /// not belong to something that breaks when they change. Unmapping the range is allowed at any time. Moving its pages to another
+    /// address (`mremap(2)`) is not while an operation on it is under way, nor while it is exported with the promise to keep it mapped
+    /// (`RegMode::Cached`): they would be used there.
     #[must_use]
     pub unsafe fn new(start: *mut u8, len: usize) -> Self {
         Self { start, len }

@@ -71,6 +71,11 @@ impl Link {
         self.state.is_gone()
     }
 
+    /// Notes that an access has proved the exporter to be gone: earlier, perhaps, than the service thread hears of it.
+    pub fn set_gone(&self) {
+        self.state.set_gone();
+    }
+
     /// The gate of one of its exports, which lives.
     ///
     /// # Errors

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::FsWord;
 use rustix::process::{Resource, getpid, getrlimit};
+use ucs::monitor::{HookError, Monitor};
 use ucs::rcache::config::{Settings, SettingsError};
 
 use super::places::{ProcView, ServiceDir};
@@ -30,6 +31,8 @@ pub(crate) struct Facts {
     pub(crate) probes: Probes,
     /// What the variables say of the registration cache; `None`: one of all variables has no value.
     pub(crate) settings: Option<Result<Settings, SettingsError>>,
+    /// Whether the C library's memory calls announce themselves.
+    pub(crate) hooks: Result<(), HookError>,
     /// Whether inodes of pidfds are unique; `None` without pidfds.
     pub(crate) pidfs: Option<bool>,
     /// `kernel.yama.ptrace_scope`; `None` without Yama.
@@ -127,6 +130,7 @@ impl Facts {
             service_dir: ServiceDir::read(),
             probes: Probes::take(seccomp.is_some_and(|seccomp| seccomp.mode != 0)),
             settings: config::settings(),
+            hooks: Monitor::process().hook(),
             pidfs: pidfd_inodes_are_unique(),
             yama: sysctl("kernel/yama/ptrace_scope"),
             uffd_sysctl: sysctl("vm/unprivileged_userfaultfd"),

@@ -70,7 +70,7 @@ fn domain_without_the_capability_exports_nothing() {
         let region = ctx.mem_map(MemMap::allocate(4096).exported()).unwrap();
         let said = region.md_results();
         assert!(said.to_string().contains(&format!("{component}: no: it cannot export")), "{said}");
-        let content = decode(region.memh_pack().unwrap().as_bytes()).unwrap();
+        let content = decode(&ctx.inner, region.memh_pack().unwrap().as_bytes()).unwrap();
         let exported: Vec<_> = content.entries.iter().map(|entry| ComponentId(entry.component)).collect();
         let others: Vec<_> = all.into_iter().filter(|other| *other != component).collect();
         assert_eq!(exported, others);

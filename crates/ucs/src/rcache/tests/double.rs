@@ -10,7 +10,7 @@ use crate::mem::Access;
 use crate::mem::page::{PageRange, page_size};
 use crate::monitor::{Backing, Change, Refused, Sink, Verdict};
 use crate::rcache::{Cache, MemMonitor, Options, RegionRef, Registrar};
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicBool, AtomicU64, Ordering};
 
 /// Where the cache is when it asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +33,9 @@ pub(super) struct World {
     /// What is mapped now. A registration holds what was mapped when it was made.
     pub(super) page: AtomicU64,
     pub(super) seq: AtomicU64,
+    /// Whether it can be hooked; whether hooks have announced everything.
+    pub(super) hookable: AtomicBool,
+    pub(super) announced: AtomicBool,
     sink: Mutex<Option<Arc<dyn Sink>>>,
     /// What happens when the cache is at a point: the first step, when it is that one's.
     script: Mutex<VecDeque<(At, Step)>>,
@@ -69,6 +72,8 @@ impl World {
         let world: &'static Self = Box::leak(Box::new(Self {
             page: AtomicU64::new(1),
             seq: AtomicU64::new(0),
+            hookable: AtomicBool::new(false),
+            announced: AtomicBool::new(false),
             sink: Mutex::new(None),
             script: Mutex::new(VecDeque::new()),
             verdicts: Mutex::new(VecDeque::new()),
@@ -155,6 +160,14 @@ impl MemMonitor for World {
         }
         *self.sink.lock() = Some(sink);
         Some(Box::new(Ended(self)))
+    }
+
+    fn hook(&self) {
+        self.announced.store(self.hookable.load(Ordering::SeqCst), Ordering::SeqCst);
+    }
+
+    fn announces(&self) -> bool {
+        self.announced.load(Ordering::SeqCst)
     }
 
     fn watch(&self, range: PageRange) -> Result<Backing, Refused> {

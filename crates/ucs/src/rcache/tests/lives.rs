@@ -8,6 +8,7 @@ use crate::mem::Access::ReadWrite;
 use crate::mem::page::{PageRange, page_size};
 use crate::monitor::Verdict;
 use crate::rcache::{Cache, Mode, Options, Registrar};
+use crate::sync::Ordering;
 
 #[test]
 fn made_once_and_found_again() {
@@ -36,6 +37,41 @@ fn with_hooks_hits_are_not_checked() {
     world.then(At::Check, |_| panic!("asked"));
     assert_eq!(get(&cache, pages(0, 4), ReadWrite).id, old);
     assert_eq!(cache.stats().checks, 0);
+}
+
+/// Where hooks announce everything, nothing is asked, until one change was not announced; elsewhere it is asked each time.
+#[test]
+fn automatic_checks_begin_with_the_first_change_that_was_not_announced() {
+    for hookable in [true, false] {
+        let world = World::new();
+        world.hookable.store(hookable, Ordering::SeqCst);
+        let cache = world.cache(Options { mode: Mode::Auto, ..Options::default() });
+        let hit = || drop(get(&cache, pages(0, 4), ReadWrite));
+        hit();
+        hit();
+        assert_eq!(cache.stats().checks, u64::from(!hookable));
+        assert_eq!(cache.mode(), if hookable { Mode::Hooks } else { Mode::Strict });
+        world.announced.store(false, Ordering::SeqCst);
+        hit();
+        assert_eq!(cache.stats().checks, 1 + u64::from(!hookable));
+        assert_eq!(cache.mode(), Mode::Strict);
+        world.verdicts.lock().push_back(Verdict::Replaced);
+        hit();
+        assert_eq!(cache.stats().misses, 2);
+    }
+}
+
+/// The other modes neither hook nor ask whether everything was announced.
+#[test]
+fn nothing_is_hooked_unless_that_is_wanted() {
+    for mode in [Mode::Strict, Mode::Hooks, Mode::Off] {
+        let world = World::new();
+        world.hookable.store(true, Ordering::SeqCst);
+        let cache = world.cache(Options { mode, ..Options::default() });
+        drop(get(&cache, pages(0, 4), ReadWrite));
+        assert!(!world.announced.load(Ordering::SeqCst), "{mode:?}");
+        assert_eq!(cache.mode(), mode);
+    }
 }
 
 /// Ended once, at the last put; not found meanwhile.

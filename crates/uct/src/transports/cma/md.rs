@@ -295,12 +295,14 @@ impl CmaAttachment {
         tries: &mut Tries,
     ) -> Result<(), AccessError> {
         let done = stopped.done as u64;
-        let stale = |why| Err(AccessError::Stale { done, why });
+        let gone = || {
+            // From now on, also for whoever asks whether it lives.
+            self.peer.link().set_gone();
+            Err(AccessError::Stale { done, why: StaleReason::ExporterGone })
+        };
         match stopped.why {
-            Why::AnotherProcess => stale(StaleReason::ExporterGone),
-            Why::Errno(Errno::SRCH) if self.peer.process().ends_within(DYING) => {
-                stale(StaleReason::ExporterGone)
-            }
+            Why::AnotherProcess => gone(),
+            Why::Errno(Errno::SRCH) if self.peer.process().ends_within(DYING) => gone(),
             Why::Errno(Errno::SRCH) => Err(AccessError::Unsupported {
                 why: "the exporter's main thread has ended, and the kernel reaches a process's memory by that",
             }),
@@ -309,7 +311,7 @@ impl CmaAttachment {
                 let address = self.target.address.wrapping_add(offset + done);
                 let mapped = process.directory().map(|path| vm::mapped_at(&path, address, for_writing));
                 if process.is_dead() {
-                    return stale(StaleReason::ExporterGone);
+                    return gone();
                 }
                 fault(mapped.unwrap_or(Mapped::Unknown), done, tries)
             }

@@ -1,6 +1,6 @@
 //! The registration cache: what tells it of changes of memory, and how it checks.
 
-use ucs::monitor::{Active, Why};
+use ucs::monitor::{Active, HookError, Why};
 use ucs::rcache::Mode;
 use ucs::rcache::config::{FILES, MEM_EVENTS};
 
@@ -11,6 +11,8 @@ use super::{Group, Row, State, calls};
 /// What it costs that there is no cache.
 pub(super) const NOTHING_KEPT: &str = "no registration is kept for a next use; with the transports of this version, which pin no \
                                        memory, that costs nothing";
+
+const CHECKED: &str = "strict: each hit is checked by the kernel";
 
 /// Rows of the group.
 pub(super) fn rows(facts: &Facts) -> Vec<Row> {
@@ -102,9 +104,13 @@ fn cache(facts: &Facts) -> Row {
         let value = "off: nothing tells of changes of memory".to_owned();
         return row(value).lacks(State::Note, NOTHING_KEPT, "have a memory monitor: see there");
     }
-    let how = match settings.options.mode {
-        Mode::Hooks => "hooks: hits are not checked",
-        _ => "strict: each hit is checked by the kernel",
+    let how = match (settings.options.mode, facts.hooks) {
+        (Mode::Hooks, _) => "hooks: hits are not checked".to_owned(),
+        (Mode::Auto, Ok(())) => {
+            "auto: hits are not checked while hooks of the C library tell of all changes".to_owned()
+        }
+        (Mode::Auto, Err(error)) if error != HookError::NotBuilt => format!("{CHECKED}; no hooks: {error}"),
+        _ => CHECKED.to_owned(),
     };
     let files =
         if settings.options.files { format!("; files, too ({}=y)", FILES.name()) } else { String::new() };

@@ -1,6 +1,6 @@
 use rustix::io::Errno;
 use ucs::config::{Config, Env};
-use ucs::monitor::{Active, Why};
+use ucs::monitor::{Active, HookError, Why};
 use ucs::rcache::config::{Settings, SettingsError, VARS};
 
 use super::super::facts::{Cgroup, Facts, Hugetlb, Limits, Namespace, Seccomp};
@@ -38,6 +38,7 @@ fn perfect() -> Facts {
             watcher: Watcher::Started { active: Active::Uffd { wp_async: true }, queries: true },
         },
         settings: settings(&[]),
+        hooks: Err(HookError::NotBuilt),
         pidfs: Some(true),
         yama: Some(0),
         uffd_sysctl: Some(1),
@@ -320,6 +321,13 @@ fn the_variables_of_the_cache_are_told() {
     };
     assert_eq!(value(&[]), "strict: each hit is checked by the kernel");
     assert!(value(&[("UCX_RCACHE_FILES", "y")]).ends_with("; files, too (UCX_RCACHE_FILES=y)"));
+    let hooked = |hooks, pairs: &[(&str, &str)]| {
+        let facts = Facts { hooks, settings: settings(pairs), ..perfect() };
+        rows(&facts).into_iter().find(|row| row.key == "rcache_mode").unwrap().value
+    };
+    assert!(hooked(Ok(()), &[]).starts_with("auto: hits are not checked while hooks"));
+    assert!(hooked(Ok(()), &[("UCX_RCACHE_MODE", "strict")]).starts_with("strict: "));
+    assert!(hooked(Err(HookError::Static), &[]).ends_with("; no hooks: the C library is linked statically"));
     for (variable, value) in [("UCX_RCACHE_ENABLE", "n"), ("UCX_RCACHE_MODE", "off"), ("UCX_MEM_EVENTS", "n")]
     {
         let rows = cache_lacks(|facts| facts.settings = settings(&[(variable, value)]));

@@ -1,0 +1,90 @@
+//! Parts of regions, as operands.
+
+use std::fmt;
+use std::ops::{Bound, Range, RangeBounds};
+use std::sync::Arc;
+
+use ucs::mem::shared::BoundsError;
+use uct::LocalMem;
+use uct::memory::{AccessError, Destination, Local, LocalMut, Source};
+
+use super::Region;
+
+/// A part of a [`Region`], as an operand. Send + Sync. It keeps the memory, not the region's exports.
+///
+/// Peers may change its bytes meanwhile. Of raw memory it names the *addresses*: each operation uses what is mapped there when it
+/// begins, or fails. A transport that registers pages is given those of then, at each operation.
+#[derive(Clone)]
+pub struct MemSlice {
+    mem: Arc<LocalMem>,
+    range: Range<usize>,
+}
+
+impl Region {
+    /// A part of it, as an operand of [`ImportedRegion::put`](super::ImportedRegion::put) and `get`: as many bytes as `range` has.
+    ///
+    /// # Errors
+    /// Out of range.
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<MemSlice, AccessError> {
+        let len = self.len();
+        let out = |start: usize, end: usize| BoundsError::OutOfRange {
+            offset: start as u64,
+            len: end.saturating_sub(start) as u64,
+            size: len as u64,
+        };
+        let start = match range.start_bound() {
+            Bound::Included(start) => Some(*start),
+            Bound::Excluded(before) => before.checked_add(1),
+            Bound::Unbounded => Some(0),
+        };
+        let end = match range.end_bound() {
+            Bound::Included(last) => last.checked_add(1),
+            Bound::Excluded(end) => Some(*end),
+            Bound::Unbounded => Some(len),
+        };
+        match (start, end) {
+            (Some(start), Some(end)) if start <= end && end <= len => {
+                Ok(MemSlice { mem: Arc::clone(&self.mem), range: start..end })
+            }
+            (start, end) => Err(out(start.unwrap_or(usize::MAX), end.unwrap_or(usize::MAX)).into()),
+        }
+    }
+}
+
+impl MemSlice {
+    /// How many bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.range.len()
+    }
+
+    /// Whether it has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.range.is_empty()
+    }
+
+    /// Which bytes of the region it is.
+    #[must_use]
+    pub fn range(&self) -> Range<usize> {
+        self.range.clone()
+    }
+}
+
+impl Source for MemSlice {
+    fn local(&self) -> Local<'_> {
+        Local::part(&self.mem, self.range())
+    }
+}
+
+impl Destination for MemSlice {
+    fn local_mut(&mut self) -> LocalMut<'_> {
+        LocalMut::part(&self.mem, self.range())
+    }
+}
+
+impl fmt::Debug for MemSlice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemSlice").field("range", &self.range).field("of", &self.mem.kind()).finish()
+    }
+}

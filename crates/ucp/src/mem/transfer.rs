@@ -1,0 +1,161 @@
+//! Operations that take an operand by value, and give it back.
+
+use std::fmt;
+
+use ucs::Status;
+use uct::memory::{AccessError, Destination, Source, StaleReason, check_range};
+use uct::registrations::RegisterError;
+
+use super::ImportedRegion;
+
+/// An operation did not happen, or not whole.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TransferError {
+    /// The memory of one of both sides could not be accessed.
+    #[error(transparent)]
+    Access(#[from] AccessError),
+    /// The transport needs the operand registered, and that could not be done.
+    #[error(transparent)]
+    Register(RegisterError),
+}
+
+impl From<RegisterError> for TransferError {
+    fn from(error: RegisterError) -> Self {
+        match error {
+            RegisterError::Operand(error) => Self::Access(error),
+            error => Self::Register(error),
+        }
+    }
+}
+
+impl TransferError {
+    /// The one-byte status.
+    pub fn status(&self) -> Status {
+        match self {
+            Self::Access(error) => error.status(),
+            Self::Register(error) => error.status(),
+        }
+    }
+
+    /// What to do about it.
+    #[must_use]
+    pub fn remedy(&self) -> &'static str {
+        match self {
+            Self::Access(error) => error.remedy(),
+            Self::Register(error) => error.remedy(),
+        }
+    }
+}
+
+/// An operation has failed: why, and the operand, which is the caller's again.
+///
+/// Only the error is shown, and `?` makes a [`crate::Error`] of it.
+pub struct OpError<M> {
+    /// What has failed.
+    pub error: TransferError,
+    /// What was given to the operation. Of a `get` a part may have been written.
+    pub operand: M,
+}
+
+impl<M> OpError<M> {
+    /// The one-byte status.
+    pub fn status(&self) -> Status {
+        self.error.status()
+    }
+
+    /// What to do about it.
+    #[must_use]
+    pub fn remedy(&self) -> &'static str {
+        self.error.remedy()
+    }
+}
+
+impl<M> fmt::Debug for OpError<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OpError").field("error", &self.error).finish_non_exhaustive()
+    }
+}
+
+impl<M> fmt::Display for OpError<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl<M> std::error::Error for OpError<M> {}
+
+impl<M> From<OpError<M>> for crate::Error {
+    fn from(error: OpError<M>) -> Self {
+        Self::Transfer(error.error)
+    }
+}
+
+impl ImportedRegion {
+    /// Copies all of `operand` to `offset`, and gives it back: an owned buffer ([`StableBuf`](crate::StableBuf)), a [`Buf`](super::Buf), a
+    /// [`MemSlice`](super::MemSlice), or raw memory.
+    ///
+    /// It is done when this returns, and takes part in the owner's revocation, as [`ImportedRegion::write`] does.
+    ///
+    /// # Errors
+    /// [`OpError`], with the operand: as [`ImportedRegion::write`], or raw memory that is not mapped for reading.
+    #[doc(alias = "ucp_put_nbx")]
+    pub fn put<M: Source>(&self, offset: u64, operand: M) -> Result<M, OpError<M>> {
+        match self.put_from(offset, &operand) {
+            Ok(()) => Ok(operand),
+            Err(error) => Err(OpError { error, operand }),
+        }
+    }
+
+    /// Copies from `offset` on into all of `operand`, and gives it back: an owned buffer ([`StableBufMut`](crate::StableBufMut)), a
+    /// [`Buf`](super::Buf), a [`MemSlice`](super::MemSlice), or raw memory. As many bytes are read as it has: of a vector its length, not its capacity.
+    ///
+    /// It is done when this returns, and takes part in the owner's revocation, as [`ImportedRegion::read`] does.
+    ///
+    /// # Errors
+    /// [`OpError`], with the operand: as [`ImportedRegion::read`], or raw memory that is not mapped for writing.
+    #[doc(alias = "ucp_get_nbx")]
+    pub fn get<M: Destination>(&self, offset: u64, mut operand: M) -> Result<M, OpError<M>> {
+        match self.get_into(offset, &mut operand) {
+            Ok(()) => Ok(operand),
+            Err(error) => Err(OpError { error, operand }),
+        }
+    }
+
+    fn put_from(&self, offset: u64, operand: &impl Source) -> Result<(), TransferError> {
+        let Some(imported) = self.imported() else {
+            return Ok(check_range(offset, operand.local().len(), 0)?);
+        };
+        // Before the operand is asked: memory of the parent's is not there.
+        if imported.ctx().is_forked() {
+            return Err(AccessError::Stale { done: 0, why: StaleReason::Forked }.into());
+        }
+        let (memory, src) = (imported.memory(), operand.local());
+        match imported.needs() {
+            None => Ok(memory.put(offset, &src)?),
+            Some(needs) => {
+                check_range(offset, src.len(), memory.len())?;
+                let registrations = &imported.ctx().registrations;
+                Ok(registrations.with_source(needs, src, |src| memory.put(offset, src))??)
+            }
+        }
+    }
+
+    fn get_into(&self, offset: u64, operand: &mut impl Destination) -> Result<(), TransferError> {
+        let Some(imported) = self.imported() else {
+            return Ok(check_range(offset, operand.local_mut().len(), 0)?);
+        };
+        if imported.ctx().is_forked() {
+            return Err(AccessError::Stale { done: 0, why: StaleReason::Forked }.into());
+        }
+        let (memory, mut dst) = (imported.memory(), operand.local_mut());
+        match imported.needs() {
+            None => Ok(memory.get(offset, &mut dst)?),
+            Some(needs) => {
+                check_range(offset, dst.len(), memory.len())?;
+                let registrations = &imported.ctx().registrations;
+                Ok(registrations.with_destination(needs, dst, |dst| memory.get(offset, dst))??)
+            }
+        }
+    }
+}
