@@ -320,6 +320,34 @@ fn what_watches_memory_is_told_and_why_nothing_does() {
 }
 
 #[test]
+fn figures_are_told_after_an_exercise() {
+    let figure = |document: &Value, group: &str, name: &str| {
+        let figures = document["stats"]["figures"].as_array().expect("a list").clone();
+        let found = figures.into_iter().find(|one| one["group"] == group && one["name"] == name);
+        found.unwrap_or_else(|| panic!("{group}.{name}: {document}"))["value"].as_u64().expect("a number")
+    };
+    let ask = || rucx(&["info", "--stats", "--json"]);
+    let off = json(ask().env("UCX_RCACHE_MODE", "off"), 0);
+    assert_eq!((figure(&off, "rcache", "hits"), figure(&off, "rcache", "one_shots")), (0, 4000));
+    assert_eq!((figure(&off, "monitor", "watches"), &off["system"]), (0, &Value::Null));
+    let kills = denying(&[Deny { call: libc::SYS_userfaultfd, argument: None, errno: None }]);
+    let killed = json(changed(&mut ask(), &kills), 0);
+    assert!(string(&killed["stats"], "error").contains("kills whoever starts"), "{killed}");
+    if !has_userfaultfd() {
+        return;
+    }
+    let document = json(&mut ask(), 0);
+    assert_eq!(figure(&document, "rcache", "gets"), 4000, "{document}");
+    assert!(figure(&document, "rcache", "hits") > 2000, "{document}");
+    assert!(figure(&document, "monitor", "unmapped") > 500, "{document}");
+    let page = printed(&mut rucx(&["info", "--stats"]), 0);
+    assert!(
+        page.contains("Registration cache") && page.lines().all(|line| line.chars().count() <= 80),
+        "{page}"
+    );
+}
+
+#[test]
 fn who_reads_no_further_is_no_failure() {
     for args in ["info --json", "info -dcs"] {
         let line = format!("set -o pipefail; {} {args} | head -1", env!("CARGO_BIN_EXE_rucx"));

@@ -18,11 +18,13 @@
 //! | `devices` | null if not asked for, else the transports: `name`, `id`, `used`, `reason` (null if used), `export_fault` (null, or why it exports nothing here), `memory_domains` (the attributes of `uct_md_attr_t`, in bytes and seconds), `capabilities` (`name`, `supported`, `note`), `variables` (names) |
 //! | `config` | null if not asked for, else the variables: `name`, `value` (null if wrong), `origin` (`default`, `environment`, `builder`), `default`, `accepts`, `doc`, `error` (null, or as above) |
 //! | `system` | null if not asked for, else the rows: `key` (stable), `group` (`kernel`, `calls`, `rights`, `namespaces`, `registrations`, `limits`, `memory`), `name`, `value` (for people), `state` (`good`, `note`, `limited`, `missing`), `cost` and `remedy` (null if `state` is `good`) |
+//! | `stats` | null if not asked for, else what was counted: `what` was done, `error` (null, or why it was not), and `figures`: `group` (`rcache`, `monitor`), `name` (the field in the library), `value`, `doc` |
 //!
 //! Numbers may be as large as 2⁶⁴ − 1.
 
 pub(crate) mod config;
 mod devices;
+mod stats;
 pub(crate) mod system;
 mod text;
 
@@ -35,6 +37,7 @@ use ucs::rcache::config::SettingsError;
 
 use self::config::Variable;
 use self::devices::Transport;
+use self::stats::Exercise;
 use self::system::{Row, State};
 use crate::ui;
 
@@ -53,11 +56,12 @@ Examples:
   rucx info -d               transports, and what each can do
   UCX_TLS=shm rucx info -dc  the same as set here, and all variables
   rucx info -s               what this system offers, lacks, and the remedies
+  rucx info --stats          what can be counted, after a short exercise
   rucx info --json           all of it, for programs
   rucx info -s --json | jq '.system[] | select(.state != \"good\")'
 
-JSON: error, devices, config and system are null if there is none, or if not
-asked for. A row of system has key, group, name, value, state (good, note,
+JSON: error, devices, config, system and stats are null if there is none, or if
+not asked for. A row of system has key, group, name, value, state (good, note,
 limited, missing), cost and remedy. Keys stay as they are; some may be added.";
 
 /// Arguments of `rucx info`.
@@ -72,15 +76,18 @@ pub(crate) struct Args {
     /// The system: calls, rights, namespaces, limits, and what to do
     #[arg(long, short)]
     system: bool,
+    /// Figures that programs can read, after a short exercise here
+    #[arg(long)]
+    stats: bool,
     /// Print one JSON document with the same content
     #[arg(long)]
     json: bool,
 }
 
 impl Args {
-    /// Neither of the three: a summary.
+    /// None of them: a summary.
     fn is_summary(&self) -> bool {
-        !(self.devices || self.config || self.system)
+        !(self.devices || self.config || self.system || self.stats)
     }
 }
 
@@ -113,6 +120,7 @@ pub(crate) struct Report {
     devices: Option<Vec<Transport>>,
     config: Option<Vec<Variable>>,
     system: Option<Vec<Row>>,
+    stats: Option<Exercise>,
 }
 
 impl Report {
@@ -135,6 +143,7 @@ impl Report {
             devices,
             config: (all || args.config).then(config::variables),
             system: rows.filter(|_| all || args.system),
+            stats: args.stats.then(stats::exercise),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::config::Variable;
 use super::devices::{Domain, Transport};
+use super::stats::Exercise;
 use super::system::{NOT_SET, Row, SERVICE_DIR, State};
 use super::{Problem, Report};
 use crate::ui::{Page, Tone};
@@ -34,6 +35,31 @@ fn fill(page: &mut Page, report: &Report) {
     }
     if let Some(rows) = &report.system {
         system(page, rows);
+    }
+    if let Some(exercise) = &report.stats {
+        figures(page, exercise);
+    }
+}
+
+/// What was done, and what was counted.
+fn figures(page: &mut Page, exercise: &Exercise) {
+    page.section("Figures", "");
+    if let Some(why) = &exercise.error {
+        page.line(
+            &[(page.mark(Tone::Bad), MARK, Tone::Bad)],
+            &format!("nothing was counted: {why}"),
+            Tone::Plain,
+        );
+        return;
+    }
+    page.line(&[MARGIN], &exercise.what, Tone::Plain);
+    for (group, title) in [("rcache", "Registration cache"), ("monitor", "Memory monitor")] {
+        page.section(title, "");
+        for figure in exercise.figures.iter().filter(|figure| figure.group == group) {
+            let number = units::grouped(figure.value);
+            let cells = [MARGIN, (figure.name, 19, Tone::Bold), (&number, 13, Tone::Plain)];
+            page.line(&cells, figure.doc, Tone::Dim);
+        }
     }
 }
 
@@ -248,7 +274,7 @@ mod tests {
     use crate::ui::WIDTH;
 
     fn long() -> Report {
-        let args = Args { devices: true, config: true, system: true, json: false };
+        let args = Args { devices: true, config: true, system: true, stats: true, json: false };
         let mut report = Report::gather(&args);
         let word = "averyveryverylongwordthatnobodywouldwriteandeverybodymusthandle".repeat(3);
         let problem = Problem { text: word.clone(), remedy: word.clone(), status: "x".to_owned() };
@@ -264,6 +290,9 @@ mod tests {
         for (index, variable) in report.config.iter_mut().flatten().enumerate() {
             variable.value = (index % 2 == 0).then(|| word.clone());
             variable.error = Some(problem.clone());
+        }
+        for figure in report.stats.iter_mut().flat_map(|one| &mut one.figures) {
+            figure.value = u64::MAX;
         }
         for row in report.system.iter_mut().flatten() {
             row.value.push_str(&word);

@@ -125,7 +125,7 @@ pub(crate) enum Tells {
 /// How hits are checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Check {
-    /// As strict; in a build with hooks, not at all while they announce all
+    /// As strict; not at all while hooks, if built in, announce all
     Auto,
     /// Each hit is checked by the kernel
     Strict,
@@ -174,8 +174,7 @@ pub(crate) struct Args {
     /// Nobody tells of anything: shows corruption
     #[arg(long, conflicts_with_all = ["monitor", "mode", "scheme"])]
     unsafe_no_protection: bool,
-    /// Fails also if too little was shown: hits, changes, the same
-    /// without protection
+    /// Fails also if too little happened to show anything
     #[arg(long, conflicts_with_all = ["monitor", "mode", "scheme", "unsafe_no_protection"])]
     prove: bool,
     /// The handler waits so long before it applies events: 30us, 1ms

@@ -27,7 +27,7 @@ const LANES: usize = 16;
 struct Apart(Counter);
 
 macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+    ($(#[doc = $doc:literal] $name:ident),* $(,)?) => {
         /// The numbers behind [`MonitorStats`].
         #[derive(Debug)]
         pub(super) struct Counters {
@@ -40,7 +40,14 @@ macro_rules! counters {
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct MonitorStats {
-            $($(#[$doc])* pub $name: u64,)*
+            $(#[doc = $doc] pub $name: u64,)*
+        }
+
+        impl MonitorStats {
+            /// Each figure: its name, the number, and what it counts.
+            pub fn rows(&self) -> impl Iterator<Item = (&'static str, u64, &'static str)> {
+                [$((stringify!($name), self.$name, $doc.trim_ascii())),*].into_iter()
+            }
         }
 
         impl Counters {
@@ -76,13 +83,13 @@ counters! {
     faults,
     /// Events of which nothing is known.
     unknown,
-    /// Changes told by [`super::Monitor::notify_unmap`].
+    /// Changes that the application told of.
     notified,
     /// Windows opened.
     windows,
     /// Windows for which there was no room: meanwhile all memory counts as within one.
     crowded,
-    /// Calls of [`super::Monitor::watch`].
+    /// Ranges that were to be watched.
     watches,
     /// Those that were refused.
     refused,

@@ -3,12 +3,19 @@
 use crate::sync::{AtomicU64, Ordering};
 
 macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+    ($(#[doc = $doc:literal] $name:ident),* $(,)?) => {
         /// Figures of a cache, since it was made.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct Stats {
-            $($(#[$doc])* pub $name: u64,)*
+            $(#[doc = $doc] pub $name: u64,)*
+        }
+
+        impl Stats {
+            /// Each figure: its name, the number, and what it counts.
+            pub fn rows(&self) -> impl Iterator<Item = (&'static str, u64, &'static str)> {
+                [$((stringify!($name), self.$name, $doc.trim_ascii())),*].into_iter()
+            }
         }
 
         /// Counters of what happens beside hits, which [`super::desk`] counts.
