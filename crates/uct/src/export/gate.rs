@@ -158,13 +158,12 @@ impl Gate {
         if !self.is_mine() {
             return Err(StaleReason::Forked);
         }
+        // In this order: one that revoked, then ended, has revoked, whenever this thread is stopped in between.
+        let gone = self.peer.as_ref().is_some_and(|peer| peer.is_gone());
         if !self.is_live() {
             return Err(StaleReason::Revoked);
         }
-        if self.peer.as_ref().is_some_and(|peer| peer.is_gone()) {
-            return Err(StaleReason::ExporterGone);
-        }
-        Ok(())
+        if gone { Err(StaleReason::ExporterGone) } else { Ok(()) }
     }
 
     #[inline]
