@@ -53,6 +53,8 @@ const LOOM: &[&[&str]] = &[&["-p", "ucs", "-p", "uct", "--lib", "loom"]];
 const TSAN: &[&[&str]] = &[
     &["-p", "ucs", "--lib", "mem::"],
     &["-p", "ucs", "--lib", "rcache::index"],
+    // The sanitizer has no threads in a fork's child.
+    &["-p", "ucs", "--lib", "rcache::tests", "--", "--skip", "forks"],
     &["-p", "uct", "--lib", "export::"],
 ];
 
