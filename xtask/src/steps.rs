@@ -44,7 +44,10 @@ pub(crate) enum Action {
 }
 
 /// Tests with the feature `hooks`: what calls of the C library go through then.
-const HOOKS: &[&[&str]] = &[&["-p", "ucs", "--features", "hooks", "--lib", "monitor::"]];
+const HOOKS: &[&[&str]] = &[
+    &["-p", "ucs", "--features", "hooks", "--lib", "monitor::"],
+    &["-p", "uct-conformance", "--features", "hooks", "--test", "rcache"],
+];
 
 /// Models checked by loom.
 const LOOM: &[&[&str]] = &[&["-p", "ucs", "-p", "uct", "--lib", "loom"]];
@@ -177,7 +180,7 @@ pub(crate) const STEPS: &[Step] = &[
     },
     Step {
         name: "hooks",
-        about: "the same of the monitor, with hooks of memory calls",
+        about: "the same of memory monitor and registration cache, with hooks of memory calls",
         slow: false,
         minutes: 20,
         action: Action::Tests { argv: &["cargo", "test", "--locked"], rows: HOOKS, env: &[] },

@@ -161,7 +161,7 @@ pub(crate) fn t03_guard_without_protection() {
 
 /// 4: as 3, by system calls that no hook in the C library sees.
 pub(crate) fn t04_three_threads_by_raw_system_calls() {
-    three_threads(&World::new(), Memory::unmap_and_map_raw, Duration::from_secs(3)).clean();
+    three_threads(&World::strict(), Memory::unmap_and_map_raw, Duration::from_secs(3)).clean();
 }
 
 /// 8: pages dropped by MADV_DONTNEED, and written again.

@@ -60,7 +60,7 @@ pub(crate) fn t19_merged_with_a_page_that_cannot_be_written() {
 /// 20: what may not be written any more. What is not registered yet is refused; of what is, no event tells: the pages are the same, and
 /// a registration for writing stays one, as documented. When a part is concerned, the mapping is split, which the check sees.
 pub(crate) fn t20_no_more_writable() {
-    let world = World::new();
+    let world = World::strict();
     let memory = Memory::new(LEN);
     let refused = |at, len| {
         let error = world.cache.get(memory.address(at), len, Access::ReadWrite).unwrap_err();

@@ -54,7 +54,7 @@ pub(crate) fn t31_another_userfaultfd() {
         memory.drop_pages(0, LEN);
     }
     assert_eq!((world.cache.len(), world.cache.stats().hits), (0, 0));
-    assert_eq!(world.cache.mode(), Mode::Strict, "other memory can be watched");
+    assert_ne!(world.cache.mode(), Mode::Off, "other memory can be watched");
     let elsewhere = Memory::new(LEN);
     world.agree_cached(&elsewhere, 0, LEN);
     // It lets go: from then on this memory is cached.

@@ -8,7 +8,7 @@ use testkit::role;
 use ucs::mem::Access;
 use ucs::mem::page::PageRange;
 use ucs::monitor::{Backing, Monitor, Refused, Sink, Verdict};
-use ucs::rcache::{Cache, MemMonitor, Options, RegionRef};
+use ucs::rcache::{Cache, MemMonitor, Mode, Options, RegionRef};
 use uct_conformance::nic::{Nic, NicRegistrar};
 
 pub(crate) use crate::memory::{Memory, PAGE};
@@ -82,8 +82,15 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// With the process's monitor.
+    /// With the process's monitor, and its hooks where they are built in.
     pub(crate) fn new() -> Self {
+        let mut options = Options::default();
+        options.mode = Mode::Auto;
+        Self::with(Monitor::process(), options)
+    }
+
+    /// With the process's monitor, which is asked at each hit.
+    pub(crate) fn strict() -> Self {
         Self::with(Monitor::process(), Options::default())
     }
 
