@@ -331,8 +331,19 @@ fn figures_are_told_after_an_exercise() {
     assert_eq!((figure(&off, "rcache", "hits"), figure(&off, "rcache", "one_shots")), (0, 4000));
     assert_eq!((figure(&off, "monitor", "watches"), &off["system"]), (0, &Value::Null));
     let kills = denying(&[Deny { call: libc::SYS_userfaultfd, argument: None, errno: None }]);
-    let killed = json(changed(&mut ask(), &kills), 0);
-    assert!(string(&killed["stats"], "error").contains("kills whoever starts"), "{killed}");
+    let killed = json(changed(&mut ask(), &kills), 1);
+    assert!(string(&killed["stats"]["error"], "text").contains("kills whoever starts"), "{killed}");
+    for (variable, value, remedy) in [
+        ("UCX_RCACHE_MAX_REGIONS", "0", "rucx info -c"),
+        ("UCX_RCACHE_MODE", "hooks", "UCX_RCACHE_MODE=strict"),
+    ] {
+        let wrong = json(ask().env(variable, value), 1);
+        assert!(string(&wrong["stats"]["error"], "remedy").contains(remedy), "{wrong}");
+        let page = printed(rucx(&["info", "--stats"]).env(variable, value), 1);
+        assert!(page.contains("nothing was counted") && page.contains("remedy: "), "{page}");
+    }
+    let nothing_kept = json(ask().env("UCX_RCACHE_MAX_SIZE", "0"), 0);
+    assert_eq!(figure(&nothing_kept, "rcache", "one_shots"), 4000);
     if !has_userfaultfd() {
         return;
     }

@@ -52,7 +52,7 @@ pub enum InitError {
     /// The variables of the registration cache contradict each other.
     #[error(transparent)]
     Rcache(#[from] SettingsError),
-    /// A registration cache is required, and there can be none.
+    /// A registration cache is required by UCX_RCACHE_ENABLE=y, a transport needs one, and there can be none.
     #[error(transparent)]
     NoRcache(#[from] Unavailable),
     /// No transport is left.
@@ -148,7 +148,6 @@ impl ContextBuilder {
     pub fn build(self) -> Result<Context, InitError> {
         let config = self.config.build()?;
         let rcache = Settings::from_config(&config)?;
-        rcache.prepare(Monitor::process())?;
         let components = self.components;
         let mut known: Vec<&str> = components.iter().map(|component| component.name()).collect();
         known.extend(uct::transports::NOT_HERE);
@@ -184,6 +183,10 @@ impl ContextBuilder {
         }
         let names: Vec<_> = mds.iter().map(|open| open.component.name()).collect();
         tracing::info!(transports = ?names, %left_out, "a context");
+        let registrations = Registrations::new(mds.iter().map(|open| &open.md), rcache.options);
+        if registrations.is_needed() {
+            rcache.prepare(Monitor::process())?;
+        }
         let inner = ContextInner {
             features: self.features,
             generation: fork::generation(),
@@ -192,7 +195,7 @@ impl ContextBuilder {
             config,
             exports,
             service,
-            registrations: Registrations::new(mds.iter().map(|open| &open.md), rcache.options),
+            registrations,
             components,
             mds,
             left_out,

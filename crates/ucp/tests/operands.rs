@@ -192,7 +192,7 @@ fn parts_of_regions() {
         let failed = import.put(0, slice).unwrap_err();
         assert_eq!(
             failed.to_string(),
-            "the operand could not be used after 8 bytes: its memory is not mapped"
+            "the operand could not be used after 0 bytes: its memory is not mapped"
         );
         assert_eq!(failed.operand.len(), 16);
         let read_only = world.ctx.mem_map(MemMap::read_only_buffer(&b"constant"[..])).unwrap();

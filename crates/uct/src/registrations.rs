@@ -19,7 +19,8 @@
 #![allow(unsafe_code)]
 
 use std::sync::{Arc, OnceLock, Weak};
-use std::{fmt, ptr};
+use std::time::Duration;
+use std::{fmt, mem, ptr, thread};
 
 use parking_lot::Mutex;
 use ucs::Status;
@@ -58,6 +59,9 @@ pub enum RegisterError {
     /// The cache could not be made.
     #[error("the registration cache cannot be made: {0}")]
     Cache(MemError),
+    /// What the operation needs was asked of another context's registrations.
+    #[error("what this operation needs was asked of another context")]
+    OtherContext,
     /// The registrations belong to the parent process of a fork.
     #[error("registrations belong to the parent process: a fork's child must make its own context")]
     Forked,
@@ -71,6 +75,7 @@ impl RegisterError {
             Self::Md { error, .. } => error.status(),
             Self::Operand(error) => error.status(),
             Self::Cache(error) => error.status(),
+            Self::OtherContext => Status::InvalidParam,
             Self::Forked => Status::Forked,
         }
     }
@@ -83,6 +88,7 @@ impl RegisterError {
             Self::Md { error, .. } => error.remedy(),
             Self::Operand(error) => error.remedy(),
             Self::Cache(error) => error.remedy(),
+            Self::OtherContext => "ask the registrations that the operation is given to",
             Self::Forked => "create a new Context in the child",
         }
     }
@@ -92,13 +98,21 @@ impl RegisterError {
 /// own, so that a few bytes of it do not bring in gigabytes.
 const GOOD_PART: usize = 8;
 
+/// How long it is waited, after what is not in use was given up, before a registration is tried once more: 8 ms in all.
+const PAUSES_US: [u64; 6] = [0, 100, 400, 1000, 2500, 4000];
+
 /// Which of the memory domains that need operands registered: see [`Registrations::of`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Needs(usize);
+pub struct Needs {
+    index: usize,
+    /// Where the list is that it is an index of.
+    list: usize,
+}
 
 /// The registrations of operands of one context. Send + Sync.
 ///
-/// The cache is made by the first operation that needs it. Dropping this ends all registrations.
+/// The cache is made by the first operation that needs it. Dropping this ends what is cached. Memory that was allocated here keeps the
+/// registration it has, if any, until it is freed; operations of other contexts on it go by their caches.
 pub struct Registrations {
     /// Those that need it.
     mds: Arc<[Arc<dyn Md>]>,
@@ -152,10 +166,25 @@ impl Registrations {
         }
     }
 
+    /// Whether any of them needs it.
+    #[must_use]
+    pub fn is_needed(&self) -> bool {
+        !self.mds.is_empty()
+    }
+
     /// What operations by `md` need; `None`: nothing.
     #[must_use]
     pub fn of(&self, md: &Arc<dyn Md>) -> Option<Needs> {
-        self.mds.iter().position(|other| Arc::ptr_eq(other, md)).map(Needs)
+        let index = self.mds.iter().position(|other| Arc::ptr_eq(other, md))?;
+        Some(Needs { index, list: self.list() })
+    }
+
+    fn list(&self) -> usize {
+        self.mds.as_ptr().addr()
+    }
+
+    fn check(&self, needs: Needs) -> Result<(), RegisterError> {
+        if needs.list == self.list() { Ok(()) } else { Err(RegisterError::OtherContext) }
     }
 
     /// Figures of the cache; zeroes until there is one.
@@ -177,6 +206,7 @@ impl Registrations {
         src: Local<'_>,
         operation: impl FnOnce(&Local<'_>) -> T,
     ) -> Result<T, RegisterError> {
+        self.check(needs)?;
         if src.is_empty() {
             return Ok(operation(&src));
         }
@@ -203,6 +233,7 @@ impl Registrations {
         operation: impl FnOnce(&mut LocalMut<'_>) -> T,
     ) -> Result<T, RegisterError> {
         let mut dst = dst;
+        self.check(needs)?;
         if dst.is_empty() {
             return Ok(operation(&mut dst));
         }
@@ -230,13 +261,14 @@ impl Registrations {
         let kept = match mem.registered().get() {
             Some(kept) => kept,
             None if len < mem.len() / GOOD_PART => return None,
-            None => {
+            // By one thread; others wait for it. What was refused once is for the cache from then on.
+            None => mem.registered().get_or_init(|| {
                 let range = PageRange::containing(usize::try_from(mem.address()).ok()?, mem.len())?;
                 let memhs = Mds(Arc::clone(&self.mds)).register(range, Access::ReadWrite).ok()?;
-                let kept = Kept { by: Arc::downgrade(&self.mds), memhs };
-                mem.registered().get_or_init(|| kept)
-            }
+                Some(Kept { by: Arc::downgrade(&self.mds), memhs, generation: self.generation })
+            }),
         };
+        let kept = kept.as_ref()?;
         // Memory of one context can be an operand of another's, which has other memory domains.
         ptr::addr_eq(kept.by.as_ptr(), Arc::as_ptr(&self.mds)).then_some(kept)
     }
@@ -252,19 +284,18 @@ impl Registrations {
             None if !self.generation.is_current() => return Err(RegisterError::Forked),
             None => self.make()?,
         };
-        let refused = match cache.get(address, len, access) {
-            Ok(region) => return Ok(region),
-            Err(refused) => refused,
-        };
-        // What is cached and not in use may be what the limit is used up by.
-        let answer = match refused {
-            GetError::Register(Refusal { error: RegError::Limit { .. }, .. }) => {
-                tracing::debug!(len, "a limit of registrations is reached: those not in use are given up");
-                cache.purge();
-                cache.get(address, len, access)
-            }
-            refused => Err(refused),
-        };
+        let mut answer = cache.get(address, len, access);
+        for pause in PAUSES_US {
+            let Err(GetError::Register(Refusal { error: RegError::Limit { .. }, .. })) = &answer else {
+                break;
+            };
+            // What is cached and not in use may be what the limit is used up by. Other threads may be ending some of it just now, or
+            // take what was given up.
+            tracing::debug!(len, "a limit of registrations is reached: those not in use are given up");
+            cache.purge();
+            thread::sleep(Duration::from_micros(pause));
+            answer = cache.get(address, len, access);
+        }
         answer.map_err(|error| match error {
             GetError::BadRange { address, len } => RegisterError::BadRange { address, len },
             GetError::Register(Refusal { component, error }) => RegisterError::Md { component, error },
@@ -292,8 +323,9 @@ struct Mds(Arc<[Arc<dyn Md>]>);
 struct Memhs(Box<[Box<dyn LocalMemh>]>);
 
 impl Memhs {
-    fn of(&self, Needs(index): Needs) -> &dyn LocalMemh {
-        &*self.0[index]
+    /// That of one of them: [`Registrations::check`] has compared the list.
+    fn of(&self, needs: Needs) -> &dyn LocalMemh {
+        &*self.0[needs.index]
     }
 }
 
@@ -302,6 +334,15 @@ pub(crate) struct Kept {
     /// Whose memory domains have registered it.
     by: Weak<[Arc<dyn Md>]>,
     memhs: Memhs,
+    generation: Generation,
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if !self.generation.is_current() {
+            mem::forget(mem::take(&mut self.memhs.0)); // they are the parent's
+        }
+    }
 }
 
 impl fmt::Debug for Kept {

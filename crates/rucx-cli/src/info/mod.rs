@@ -46,8 +46,8 @@ pub(crate) const ABOUT: &str = "\
 Tells what works here, what does not, what that costs and what to do about it.
 Without -d, -c and -s: a summary of all three.
 The exit status is 1 if no context can be made with the variables as they are
-set (-s alone asks for none), if they contradict each other, or if a part of
-rucx does not work.";
+set (-s and --stats alone ask for none), if they contradict each other, or if a
+part of rucx does not work.";
 
 /// Below that.
 pub(crate) const EXAMPLES: &str = "\
@@ -57,7 +57,7 @@ Examples:
   UCX_TLS=shm rucx info -dc  the same as set here, and all variables
   rucx info -s               what this system offers, lacks, and the remedies
   rucx info --stats          what can be counted, after a short exercise
-  rucx info --json           all of it, for programs
+  rucx info --json           all of it but the figures, for programs
   rucx info -s --json | jq '.system[] | select(.state != \"good\")'
 
 JSON: error, devices, config, system and stats are null if there is none, or if
@@ -147,9 +147,12 @@ impl Report {
         }
     }
 
-    /// What is wrong, as a program has to be told it: a context that cannot be made, or a variable that does not go with others.
+    /// What is wrong, as a program has to be told it: a context that cannot be made, a variable that does not go with others, figures
+    /// that cannot be had.
     fn problem(&self) -> Option<&Problem> {
-        self.error.as_ref().or_else(|| self.config.iter().flatten().find_map(|one| one.error.as_ref()))
+        let of_stats = || self.stats.as_ref().and_then(|stats| stats.error.as_ref());
+        let of_config = || self.config.iter().flatten().find_map(|one| one.error.as_ref());
+        self.error.as_ref().or_else(of_config).or_else(of_stats)
     }
 
     /// What does not work, of what was asked for.

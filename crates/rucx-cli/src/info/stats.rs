@@ -1,13 +1,13 @@
 //! The figures that a program can read, after an exercise of this one.
 
 use serde::Serialize;
+use ucs::Status;
 use ucs::mem::page::PageRange;
-use ucs::mem::{Access, Mapping};
+use ucs::mem::{Access, Mapping, MemError};
 use ucs::monitor::Monitor;
 use ucs::rcache::{Cache, Mode, Registrar};
 
-use super::config;
-use super::system;
+use super::{Problem, config, system};
 
 /// Buffers that are mapped, and how often each is looked up.
 const BUFFERS: usize = 1000;
@@ -32,7 +32,7 @@ pub(crate) struct Exercise {
     /// What was done, in words.
     pub(crate) what: String,
     /// Why it was not done; null if it was.
-    pub(crate) error: Option<String>,
+    pub(crate) error: Option<Problem>,
     pub(crate) figures: Vec<Figure>,
 }
 
@@ -61,22 +61,30 @@ pub(super) fn exercise() -> Exercise {
     }
 }
 
-fn figures() -> Result<Vec<Figure>, String> {
-    let settings = config::settings().ok_or("a variable has no value")?.map_err(|error| error.to_string())?;
+fn trouble(text: impl ToString, remedy: &str, status: Status) -> Problem {
+    Problem { text: text.to_string(), remedy: remedy.to_owned(), status: format!("{status:?}") }
+}
+
+fn figures() -> Result<Vec<Figure>, Problem> {
+    let settings = config::settings()
+        .ok_or_else(|| trouble("a variable has no value", "see rucx info -c", Status::InvalidParam))?
+        .map_err(|error| Problem::of_settings(&error))?;
     if settings.options.mode != Mode::Off && !system::monitor_can_start() {
-        return Err(
-            "a seccomp filter kills whoever starts the memory monitor, or nobody can find out".to_owned()
-        );
+        let why = "a seccomp filter kills whoever starts the memory monitor, or nobody can find out";
+        return Err(trouble(why, "see rucx info -s; or set UCX_MEM_EVENTS=n", Status::Unsupported));
     }
     let monitor = Monitor::process();
-    let cache = Cache::new(Nothing, monitor, settings.options)
-        .map_err(|error| format!("no cache can be made: {error}"))?;
+    settings.prepare(monitor).map_err(|error| trouble(error, &error.remedy(), error.status()))?;
+    let memory = |error: MemError| trouble(&error, error.remedy(), error.status());
+    let cache = Cache::new(Nothing, monitor, settings.options).map_err(memory)?;
     for _ in 0..BUFFERS {
-        let buffer = Mapping::anonymous(LEN).map_err(|error| error.to_string())?;
-        buffer.bytes().write(0, &[1]).map_err(|error| error.to_string())?; // its first page is there
+        let buffer = Mapping::anonymous(LEN).map_err(memory)?;
+        let out = |error| trouble(error, "report it", Status::OutOfRange);
+        buffer.bytes().write(0, &[1]).map_err(out)?; // its first page is there
         for _ in 0..LOOK_UPS {
             let at = buffer.bytes().as_ptr().addr();
-            drop(cache.get(at, LEN, Access::ReadWrite).map_err(|error| error.to_string())?);
+            let failed = |error| trouble(error, "report it", Status::InvalidParam);
+            drop(cache.get(at, LEN, Access::ReadWrite).map_err(failed)?);
         }
     }
     let figure = |group| move |(name, value, doc)| Figure { group, name, value, doc };

@@ -44,12 +44,9 @@ fn fill(page: &mut Page, report: &Report) {
 /// What was done, and what was counted.
 fn figures(page: &mut Page, exercise: &Exercise) {
     page.section("Figures", "");
-    if let Some(why) = &exercise.error {
-        page.line(
-            &[(page.mark(Tone::Bad), MARK, Tone::Bad)],
-            &format!("nothing was counted: {why}"),
-            Tone::Plain,
-        );
+    if let Some(problem) = &exercise.error {
+        page.line(&[(page.mark(Tone::Bad), MARK, Tone::Bad)], "nothing was counted", Tone::Bad);
+        complaint(page, &[MARGIN], problem);
         return;
     }
     page.line(&[MARGIN], &exercise.what, Tone::Plain);

@@ -67,7 +67,7 @@ lock-before-read makes look-ups wait meanwhile; pre-hooks are told before each
 call, as malloc hooks tell; rucx is told, and asks the kernel before each hit.
 
 UCX_MEM_EVENTS and UCX_RCACHE_* are the defaults of --monitor, --mode and
---regions, where no --scheme is given.";
+--regions, where neither --scheme nor --prove is given.";
 
 /// Registrations in the cache, if nothing else is said: few enough to be evicted now and then.
 const REGIONS: u32 = 2048;

@@ -33,6 +33,7 @@ struct Proof {
 pub(super) fn run(args: &Args, seed: u64, ui: &mut Ui) -> io::Result<Outcome> {
     let title = concat!("rucx ", env!("CARGO_PKG_VERSION"), " rcache-torture: a proof");
     ui.title(title, &format!("seed {seed:#x}"))?;
+    ui.figure("corrupted", "operations", "way", Tone::Dim)?;
     let signals = Signals::catch()?;
     let mut reports = Vec::new();
     for (scheme, seconds) in [(Scheme::Rucx, args.seconds), (Scheme::Nothing, args.seconds.min(TWIN))] {
@@ -53,7 +54,8 @@ pub(super) fn run(args: &Args, seed: u64, ui: &mut Ui) -> io::Result<Outcome> {
     let verdict = if ok {
         format!("{}; without protection {} were", protected.verdict(), grouped(unprotected.corrupted))
     } else {
-        format!("nothing is proven (seed {seed:#x}): {}", lacks.join("; "))
+        let remedy = if protected.corrupted == 0 { "; remedy: more --seconds" } else { "" };
+        format!("nothing is proven (seed {seed:#x}): {}{remedy}", lacks.join("; "))
     };
     if args.json {
         report::json(&Proof { rucx: env!("CARGO_PKG_VERSION"), ok, lacks, protected, unprotected })?;

@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use uct::LocalMem;
-use uct::memory::{Destination, Local, LocalMut, PrivateMem, Rights, Source};
+use uct::memory::{AccessError, Destination, Local, LocalMut, PrivateMem, Rights, Source};
 
 use super::{MapError, RegMode, Region};
 use crate::context::{ContextInner, private};
@@ -64,11 +64,19 @@ impl Source for Buf {
     fn local(&self) -> Local<'_> {
         self.mem.local()
     }
+
+    fn check(&self) -> Result<(), AccessError> {
+        Source::check(&self.mem)
+    }
 }
 
 impl Destination for Buf {
     fn local_mut(&mut self) -> LocalMut<'_> {
         self.mem.local_mut()
+    }
+
+    fn check(&self) -> Result<(), AccessError> {
+        Destination::check(&self.mem)
     }
 }
 

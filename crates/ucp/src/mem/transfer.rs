@@ -97,6 +97,8 @@ impl ImportedRegion {
     ///
     /// It is done when this returns, and takes part in the owner's revocation, as [`ImportedRegion::write`] does.
     ///
+    /// Where the operand and the imported memory are the same memory in part, which bytes come to lie there is not specified.
+    ///
     /// # Errors
     /// [`OpError`], with the operand: as [`ImportedRegion::write`], or raw memory that is not mapped for reading.
     #[doc(alias = "ucp_put_nbx")]
@@ -112,6 +114,8 @@ impl ImportedRegion {
     ///
     /// It is done when this returns, and takes part in the owner's revocation, as [`ImportedRegion::read`] does.
     ///
+    /// Where the operand and the imported memory are the same memory in part, which bytes come to lie there is not specified.
+    ///
     /// # Errors
     /// [`OpError`], with the operand: as [`ImportedRegion::read`], or raw memory that is not mapped for writing.
     #[doc(alias = "ucp_get_nbx")]
@@ -124,12 +128,14 @@ impl ImportedRegion {
 
     fn put_from(&self, offset: u64, operand: &impl Source) -> Result<(), TransferError> {
         let Some(imported) = self.imported() else {
+            operand.check()?;
             return Ok(check_range(offset, operand.local().len(), 0)?);
         };
         // Before the operand is asked: memory of the parent's is not there.
         if imported.ctx().is_forked() {
             return Err(AccessError::Stale { done: 0, why: StaleReason::Forked }.into());
         }
+        operand.check()?;
         let (memory, src) = (imported.memory(), operand.local());
         match imported.needs() {
             None => Ok(memory.put(offset, &src)?),
@@ -143,11 +149,13 @@ impl ImportedRegion {
 
     fn get_into(&self, offset: u64, operand: &mut impl Destination) -> Result<(), TransferError> {
         let Some(imported) = self.imported() else {
+            operand.check()?;
             return Ok(check_range(offset, operand.local_mut().len(), 0)?);
         };
         if imported.ctx().is_forked() {
             return Err(AccessError::Stale { done: 0, why: StaleReason::Forked }.into());
         }
+        operand.check()?;
         let (memory, mut dst) = (imported.memory(), operand.local_mut());
         match imported.needs() {
             None => Ok(memory.get(offset, &mut dst)?),

@@ -23,13 +23,14 @@ use std::borrow::Cow;
 use super::options::{Mode, Options};
 use crate::Status;
 use crate::config::{AnyVar, Bytes, Config, OrAuto, OrInf, Origin, Value, ValueError, Var};
+use crate::mem::page::page_size;
 use crate::monitor::{Active, Monitor, Why};
 
 /// Whether there is a cache: `n`, `y` (it is an error where there cannot be one), or `auto`, which C UCX calls `try`.
 pub const ENABLE: Var<OrAuto<bool>> = Var::new(
     "UCX_RCACHE_ENABLE",
     "auto",
-    "Whether registrations are kept for a next use; y: an error where nothing tells of changes of memory",
+    "Whether registrations are kept for a next use; y: an error where a transport needs them and nothing tells of changes of memory",
 );
 
 /// [`Options::mode`].
@@ -48,7 +49,8 @@ pub const MAX_REGIONS: Var<RegionCount> =
 pub const MAX_SIZE: Var<OrInf<Bytes>> = Var::new(
     "UCX_RCACHE_MAX_SIZE",
     "16G",
-    "How many bytes are registered at most before unused registrations make room; a larger buffer is registered for each use",
+    "How many bytes are registered at most before unused registrations make room; a larger buffer is registered for each use; less \
+     than a page: no cache",
 );
 
 /// [`Options::alignment`].
@@ -206,10 +208,13 @@ impl Settings {
         let enable = config.get(&ENABLE);
         let mode = config.get(&MODE);
         let off = OrAuto::Set(Mode::Off);
+        // Less than a page holds nothing, as 0.
+        let max_bytes = config.get(&MAX_SIZE).finite().map_or(u64::MAX, Bytes::get);
         let off_by = [
             (enable == OrAuto::Set(false), (ENABLE.name(), "n")),
             (mode == off, (MODE.name(), "off")),
             (!config.get(&MEM_EVENTS), (MEM_EVENTS.name(), "n")),
+            (max_bytes < page_size() as u64, (MAX_SIZE.name(), "0")),
         ];
         let off_by = off_by.into_iter().find_map(|(is_off, by)| is_off.then_some(by));
         let required = enable == OrAuto::Set(true);
@@ -223,7 +228,7 @@ impl Settings {
         let options = Options {
             mode: if off_by.is_some() { Mode::Off } else { mode.unwrap_or(Mode::Auto) },
             max_regions: config.get(&MAX_REGIONS).get(),
-            max_bytes: config.get(&MAX_SIZE).finite().map_or(u64::MAX, Bytes::get),
+            max_bytes,
             alignment: config.get(&ADDR_ALIGN).get(),
             files: config.get(&FILES),
         };
@@ -385,9 +390,12 @@ mod tests {
 
     #[test]
     fn each_way_to_turn_it_off_is_named() {
-        for (variable, value) in
-            [("UCX_RCACHE_ENABLE", "n"), ("UCX_RCACHE_MODE", "off"), ("UCX_MEM_EVENTS", "n")]
-        {
+        for (variable, value) in [
+            ("UCX_RCACHE_ENABLE", "n"),
+            ("UCX_RCACHE_MODE", "off"),
+            ("UCX_MEM_EVENTS", "n"),
+            ("UCX_RCACHE_MAX_SIZE", "0"),
+        ] {
             let off = settings(&[(variable, value)]).unwrap();
             assert_eq!((off.options.mode, off.off_by), (Mode::Off, Some((variable, value))));
             if variable == "UCX_RCACHE_ENABLE" {

@@ -35,3 +35,25 @@ pub(crate) fn a_child_uses_the_library() {
     }
     assert_eq!(world.stats().gets, 21);
 }
+
+/// Buffers and slices of the parent's are no operands in the child, whose own import is all right: it is told, and gets them back.
+pub(crate) fn operands_of_the_parent() {
+    let world = World::new();
+    let ctx = &world.importer;
+    let mut buf = Some(ctx.buf(10_000).unwrap());
+    let region = ctx.mem_map(ucp::MemMap::allocate(10_000)).unwrap();
+    let mut slice = Some(region.slice(..).unwrap());
+    let check = || {
+        let own = World::new();
+        let (Some(buf), Some(slice)) = (buf.take(), slice.take()) else { return false };
+        let Err(refused) = own.import.put(0, buf) else { return false };
+        let told = refused.status() == Status::Forked;
+        let Err(refused) = own.import.get(0, refused.operand) else { return false };
+        let told = told && refused.status() == Status::Forked;
+        let Err(of_slice) = own.import.put(0, slice) else { return false };
+        told && of_slice.status() == Status::Forked && of_slice.operand.len() == 10_000
+    };
+    // SAFETY: the C library's fork leaves its allocator usable in the child (module rule).
+    assert!(Forked::by(|| unsafe { libc::fork() }, check).said_yes());
+    world.import.put(0, buf.unwrap()).unwrap();
+}

@@ -51,6 +51,7 @@ fn main() -> std::process::ExitCode {
         lifetimes::several_contexts,
         lifetimes::several_memory_domains,
         forks::a_child_uses_the_library,
+        forks::operands_of_the_parent,
     ];
     testkit::main(&roles, tests.into())
 }

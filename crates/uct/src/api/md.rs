@@ -98,7 +98,7 @@ pub trait Memh: Send + Sync + fmt::Debug {
 }
 
 /// A registration of pages of this process, for operands: [`Md::reg_local`]. Dropping it deregisters; operations that use it have ended
-/// by then. Each memory domain has a type of its own, which its attachments find in the operand: [`Local::memh`].
+/// by then. In a fork's child it is not dropped: it is the parent's. Each memory domain has a type of its own, which its attachments find in the operand: [`Local::memh`].
 pub trait LocalMemh: Any + Send + Sync + fmt::Debug {}
 
 /// What a handle says of exported memory, beside the key of one memory domain. All of it came from a peer.

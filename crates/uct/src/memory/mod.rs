@@ -130,6 +130,9 @@ pub enum OperandReason {
     /// The kernel does not reach it.
     #[error("its pages are not reached by the kernel: beyond the end of a file, or a device's")]
     NotBacked,
+    /// Whether it is mapped cannot be told: `/proc/self/maps` cannot be read.
+    #[error("it cannot be reached, and /proc/self/maps, which would tell why, cannot be read")]
+    Untold,
     /// The operation needs it registered with the transport, and it was not.
     #[error("its memory is not registered with the transport")]
     NotRegistered,
@@ -144,6 +147,7 @@ impl OperandReason {
             Self::Protection => "give memory that may be written to what writes it: see `mprotect(2)`",
             Self::ReadOnlyBuffer => "map it with `MemMap::buffer`, which may be written",
             Self::NotBacked => "see whether the file behind it has been cut off",
+            Self::Untold => "mount /proc",
             Self::NotRegistered => "use the operations of `ucp`, which register what they are given",
         }
     }
@@ -271,7 +275,7 @@ enum Backing {
 #[derive(Debug)]
 pub struct LocalMem {
     // Dropped before the memory that it is of.
-    registered: OnceLock<Kept>,
+    registered: OnceLock<Option<Kept>>,
     // Dropped before the backing it points into.
     bytes: SharedBytes,
     rights: Rights,
@@ -398,7 +402,7 @@ impl LocalMem {
     }
 
     /// Its own registration, for operands: of memory that was allocated here.
-    pub(crate) fn registered(&self) -> &OnceLock<Kept> {
+    pub(crate) fn registered(&self) -> &OnceLock<Option<Kept>> {
         &self.registered
     }
 

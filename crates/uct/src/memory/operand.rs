@@ -26,6 +26,14 @@ const PIECE: usize = 4096;
 pub trait Source: Send + Sync + 'static {
     /// Its bytes. Asked for once per operation; the value is not touched until that has ended.
     fn local(&self) -> Local<'_>;
+
+    /// Whether there are such bytes in this process; asked before them.
+    ///
+    /// # Errors
+    /// [`AccessError::Forked`]: they are the parent process's.
+    fn check(&self) -> Result<(), AccessError> {
+        Ok(())
+    }
 }
 
 /// What an operation can write to (`get`): it is given by value, kept until the operation has ended, and given back.
@@ -34,6 +42,14 @@ pub trait Source: Send + Sync + 'static {
 pub trait Destination: Send + Sync + 'static {
     /// Its bytes. Asked for once per operation; the value is not touched until that has ended.
     fn local_mut(&mut self) -> LocalMut<'_>;
+
+    /// Whether there are such bytes in this process; asked before them.
+    ///
+    /// # Errors
+    /// [`AccessError::Forked`]: they are the parent process's.
+    fn check(&self) -> Result<(), AccessError> {
+        Ok(())
+    }
 }
 
 impl Source for RawMem {
@@ -204,11 +220,15 @@ impl<'a> Local<'a> {
         if let Some(bytes) = self.as_bytes() {
             return each(0, bytes);
         }
+        if self.is_empty() {
+            return each(0, &[]);
+        }
         let mut copy = [0; PIECE];
         for at in (0..self.len()).step_by(PIECE) {
             let piece = &mut copy[..PIECE.min(self.len() - at)];
-            let moved = self.read(at, piece).and_then(|()| each(at, piece));
-            moved.map_err(|error| error.after(at as u64))?;
+            // Of a piece that is not all there, nothing was moved.
+            self.read(at, piece).map_err(|error| error.moved(at as u64))?;
+            each(at, piece).map_err(|error| error.after(at as u64))?;
         }
         Ok(())
     }
@@ -344,10 +364,14 @@ impl<'a> LocalMut<'a> {
         }
         let mut copy = [0; PIECE];
         let len = self.len();
+        if len == 0 {
+            return each(0, &mut []);
+        }
         for at in (0..len).step_by(PIECE) {
             let piece = &mut copy[..PIECE.min(len - at)];
-            let moved = each(at, piece).and_then(|()| self.write(at, piece));
-            moved.map_err(|error| error.after(at as u64))?;
+            // Of a piece that did not come whole, nothing is written.
+            each(at, piece).map_err(|error| error.moved(at as u64))?;
+            self.write(at, piece).map_err(|error| error.after(at as u64))?;
         }
         Ok(())
     }
@@ -384,10 +408,24 @@ impl AccessError {
             Self::AccessDenied { done, why: DeniedReason::ReadOnlyBuffer } => {
                 (done, OperandReason::ReadOnlyBuffer)
             }
+            Self::AccessDenied { done, why: DeniedReason::Untold } => (done, OperandReason::Untold),
             Self::AccessDenied { done, .. } => (done, OperandReason::NotBacked),
             other => return other,
         };
         Self::Operand { done, why }
+    }
+
+    /// It, with what was moved: so many bytes in all.
+    #[must_use]
+    #[cold]
+    fn moved(mut self, all: u64) -> Self {
+        match &mut self {
+            Self::Stale { done, .. } | Self::AccessDenied { done, .. } | Self::Operand { done, .. } => {
+                *done = all
+            }
+            _ => {}
+        }
+        self
     }
 
     /// It, of an access that was a later part of a longer one: `before` bytes had been moved.

@@ -9,8 +9,8 @@
 use std::sync::Arc;
 use std::{fmt, slice};
 
-use super::LocalMem;
 use super::operand::{Destination, Local, LocalMut, Source};
+use super::{AccessError, LocalMem};
 
 /// Allocated memory that nobody else can reach: `&[u8]` and `&mut [u8]` at full speed.
 pub struct PrivateMem {
@@ -81,6 +81,10 @@ impl Source for PrivateMem {
     fn local(&self) -> Local<'_> {
         Local::private(self.as_slice(), &self.mem)
     }
+
+    fn check(&self) -> Result<(), AccessError> {
+        if self.mem.generation.is_current() { Ok(()) } else { Err(AccessError::Forked) }
+    }
 }
 
 impl Destination for PrivateMem {
@@ -89,6 +93,10 @@ impl Destination for PrivateMem {
         // SAFETY: as in `as_mut_slice`; of `mem` itself nothing is borrowed but what is not its bytes.
         let bytes = unsafe { slice::from_raw_parts_mut(self.mem.bytes.as_ptr(), self.mem.len()) };
         LocalMut::private(bytes, &self.mem)
+    }
+
+    fn check(&self) -> Result<(), AccessError> {
+        if self.mem.generation.is_current() { Ok(()) } else { Err(AccessError::Forked) }
     }
 }
 
