@@ -11,11 +11,6 @@ impl Counter {
     pub(super) fn add(&self, count: u64) {
         self.0.fetch_add(count, Ordering::Relaxed);
     }
-
-    #[cfg(all(feature = "hooks", target_arch = "x86_64"))]
-    pub(super) fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
 }
 
 /// How many places exact checks are counted in.

@@ -50,6 +50,8 @@ const NAME_LEN: usize = 320;
 pub(super) enum Source {
     /// Private memory without a file.
     Anonymous,
+    /// The same of huge pages of hugetlbfs, if it is private: of a file that nobody else has (`HUGETLB_ANON_FILE`, `mm/hugetlb.c`).
+    AnonymousHuge,
     /// Shared memory of a memfd, or without a name.
     Memory,
     /// A System V segment.
@@ -173,6 +175,7 @@ fn source(name: &[u8], inode: u64, device: (u32, u32)) -> Source {
     match name {
         b"" | b"[heap]" if inode == 0 => Source::Anonymous,
         _ if inode == 0 && (name.starts_with(b"[anon:") || name.starts_with(b"[stack")) => Source::Anonymous,
+        b"/anon_hugepage (deleted)" if without_device => Source::AnonymousHuge,
         _ if name.starts_with(b"[anon_shmem:") || name == b"/dev/zero (deleted)" => Source::Memory,
         _ if name.starts_with(b"[") => Source::Special,
         _ if without_device && name.starts_with(b"/SYSV") => Source::SysV,
@@ -269,6 +272,8 @@ mod tests {
             ("7f00-8f00 r-xp 00000000 00:00 0                          [vdso]", false, Source::Special),
             ("7f00-8f00 r--p 00000000 00:00 0                          [vvar]", false, Source::Special),
             ("7f00-8f00 rw-s 00000000 00:01 12     /dev/zero (deleted)", true, Source::Memory),
+            ("7f00-8f00 rw-p 00000000 00:0f 12     /anon_hugepage (deleted)", false, Source::AnonymousHuge),
+            ("7f00-8f00 rw-p 00000000 08:01 12     /anon_hugepage (deleted)", false, Source::File),
             ("7f00-8f00 rw-s 00000000 00:01 12     /memfd:a b (deleted)", true, Source::Memory),
             ("7f00-8f00 rw-s 00000000 00:01 12     /SYSV00000000 (deleted)", true, Source::SysV),
             ("7f00-8f00 rw-s 00000000 08:01 12     /SYSV00000000", true, Source::File),

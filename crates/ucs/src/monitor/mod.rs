@@ -116,7 +116,12 @@ use self::uffd::Uffd;
 use self::windows::Windows;
 use crate::fork::{self, Generation};
 use crate::mem::page::PageRange;
-use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+
+/// What is known of announcements: there are no hooks; all was announced since there are; something was not.
+const UNHOOKED: u32 = 0;
+const ALL: u32 = 1;
+const BROKEN: u32 = 2;
 
 /// How often it is looked whether an event is applied.
 #[cfg(all(feature = "hooks", target_arch = "x86_64"))]
@@ -142,7 +147,7 @@ pub struct Monitor {
     uffd: OnceLock<Uffd>,
     maps: OnceLock<Maps>,
     /// Whether the C library's calls announce themselves, and all that change memory have come from there so far.
-    announced: AtomicBool,
+    announced: AtomicU32,
     /// Held while it starts.
     starting: Mutex<()>,
     generation: Generation,
@@ -176,7 +181,7 @@ impl Monitor {
             slowness: AtomicU64::new(0),
             uffd: OnceLock::new(),
             maps: OnceLock::new(),
-            announced: AtomicBool::new(false),
+            announced: AtomicU32::new(UNHOOKED),
             starting: Mutex::new(()),
             generation: fork::generation(),
             arena,
@@ -293,7 +298,8 @@ impl Monitor {
     /// Tells all sinks, on this thread, that `range` is about to be unmapped or was.
     ///
     /// For an application that announces itself ([`Wanted::Explicit`]). It must call this *after* the change, or around it with
-    /// [`Monitor::begin`], which is better: before it alone, another thread can register the old pages in between.
+    /// [`Monitor::begin`], which is better: before it alone, another thread can register the old pages in between. In a signal handler it
+    /// is as `begin`.
     pub fn notify_unmap(&self, range: PageRange) {
         self.counters.notified.add(1);
         self.sinks.tell(range, Change::Announced);
@@ -301,7 +307,9 @@ impl Monitor {
 
     /// Announces a change of `range`: all sinks are told, and no memory in it can be watched until the window is closed.
     ///
-    /// This is what a hook of memory calls uses: it opens a window, makes the call, closes the window. It neither allocates nor locks.
+    /// This is what a hook of memory calls uses: it opens a window, makes the call, closes the window. It allocates nothing. It takes the
+    /// locks of the sinks, that of a cache's index for example: so it is not for signal handlers, but in a build with the feature `hooks`,
+    /// where signals wait for those locks.
     #[must_use = "the window is closed when it is dropped"]
     pub fn begin(&self, range: PageRange) -> Window<'_> {
         self.counters.windows.add(1);
@@ -346,9 +354,8 @@ impl Monitor {
         #[cfg(all(feature = "hooks", target_arch = "x86_64"))]
         {
             hooks::install()?;
-            if self.counters.unannounced.get() == 0 {
-                self.announced.store(true, Ordering::SeqCst);
-            }
+            // Once broken, for good.
+            let _ = self.announced.compare_exchange(UNHOOKED, ALL, Ordering::SeqCst, Ordering::Relaxed);
             Ok(())
         }
         #[cfg(not(all(feature = "hooks", target_arch = "x86_64")))]
@@ -360,7 +367,7 @@ impl Monitor {
     #[must_use]
     #[inline]
     pub fn announces(&self) -> bool {
-        self.announced.load(Ordering::Acquire)
+        self.announced.load(Ordering::Acquire) == ALL
     }
 
     /// A change is over: waits until events of it are applied, as those of a call that has returned have been read.
@@ -379,12 +386,12 @@ impl Monitor {
     }
 
     /// Takes note of an event: whether a window announced it.
-    fn note(&self, range: PageRange) -> bool {
-        let announced = self.windows.cover(range);
-        if !announced && self.announced.swap(false, Ordering::SeqCst) {
+    fn note(&self, range: PageRange) {
+        let broken =
+            || self.announced.compare_exchange(ALL, BROKEN, Ordering::SeqCst, Ordering::Relaxed).is_ok();
+        if !self.windows.cover(range) && broken() {
             self.counters.unannounced.add(1);
         }
-        announced
     }
 
     /// Whether what is mapped at an address is asked for by `PROCMAP_QUERY` (Linux 6.11); if not, it is looked for in the text of

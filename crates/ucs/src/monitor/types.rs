@@ -217,6 +217,8 @@ pub enum Kind {
 pub struct Backing {
     pub(super) kind: Kind,
     pub(super) shared: bool,
+    /// Of something that has a length of its own.
+    pub(super) may_shrink: bool,
     pub(super) page_size: usize,
     /// Several mappings.
     pub(super) split: bool,
@@ -227,7 +229,7 @@ impl Backing {
     #[doc(hidden)]
     #[must_use]
     pub fn anonymous() -> Self {
-        Self { kind: Kind::Anonymous, shared: false, page_size: page_size(), split: false }
+        Self { kind: Kind::Anonymous, shared: false, may_shrink: false, page_size: page_size(), split: false }
     }
 
     /// The kind.
@@ -236,10 +238,17 @@ impl Backing {
         self.kind
     }
 
-    /// Whether others may share it. Of a file, or memory of others', its length can be changed by others without an event.
+    /// Whether others may share it.
     #[must_use]
     pub fn is_shared(self) -> bool {
         self.shared
+    }
+
+    /// Whether it is of a file, of a memfd, or of memory that is shared: that can be made shorter, or have holes punched, without an
+    /// event, and then also private copies of its pages go (`ftruncate(2)`).
+    #[must_use]
+    pub fn may_shrink(self) -> bool {
+        self.may_shrink
     }
 
     /// Bytes of a page; more than the system's only for [`Kind::Hugetlb`].

@@ -45,7 +45,7 @@ impl Monitor {
         let layout = self.layout(range)?;
         let kind = match layout.first.source {
             _ if hugetlb || layout.first.page_size > page_size() => Kind::Hugetlb,
-            Source::Anonymous => Kind::Anonymous,
+            Source::Anonymous | Source::AnonymousHuge => Kind::Anonymous,
             Source::Memory => Kind::Shmem,
             Source::File | Source::Unasked => Kind::File,
             Source::SysV => return Err(Refused::SysV),
@@ -57,7 +57,9 @@ impl Monitor {
             }
             _ => layout.first.page_size,
         };
-        Ok(Backing { kind, shared: layout.first.shared, page_size, split: layout.mappings > 1 })
+        let shared = layout.first.shared;
+        let may_shrink = shared || !matches!(layout.first.source, Source::Anonymous | Source::AnonymousHuge);
+        Ok(Backing { kind, shared, may_shrink, page_size, split: layout.mappings > 1 })
     }
 
     /// Registers it; answers whether it is of huge pages of hugetlbfs.

@@ -87,7 +87,12 @@ impl Windows {
             let slot = open.trailing_zeros() as usize;
             open &= open - 1;
             let [start, end] = &self.slots[slot];
-            if start.load(Ordering::Acquire) <= range.start() && range.end() <= end.load(Ordering::Acquire) {
+            let from = start.load(Ordering::Acquire);
+            let covers = from <= range.start() && range.end() <= end.load(Ordering::Acquire);
+            // Closed, and opened anew in between, it could be half of one and half of the other.
+            let same =
+                || start.load(Ordering::Acquire) == from && self.open.load(Ordering::SeqCst) & 1 << slot != 0;
+            if covers && same() {
                 return true;
             }
         }

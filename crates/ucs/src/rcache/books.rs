@@ -12,13 +12,15 @@ use super::word::State;
 use crate::mem::Access;
 use crate::mem::page::PageRange;
 use crate::monitor::{Change, Sink};
-use crate::sync::Ordering;
+use crate::sync::{AtomicU64, Ordering};
 
 /// Index and descriptors.
 pub(super) struct Books<H> {
     pub(super) index: Index,
     table: Table<H>,
     pub(super) counters: Counters,
+    /// Bytes that are being registered, by all makers.
+    pub(super) making: AtomicU64,
     /// What else changes under the index's lock only: never contended.
     spare: Mutex<Spare>,
 }
@@ -94,7 +96,13 @@ impl<H> Books<H> {
     pub(super) fn new(index: Index, slots: u32) -> Self {
         let stale = Vec::with_capacity(slots as usize);
         let spare = Spare { free: (0..slots).rev().collect(), stale, hand: 0 };
-        Self { index, table: Table::new(slots), counters: Counters::default(), spare: Mutex::new(spare) }
+        Self {
+            index,
+            table: Table::new(slots),
+            counters: Counters::default(),
+            making: AtomicU64::new(0),
+            spare: Mutex::new(spare),
+        }
     }
 
     /// The slot that the index has for an address: perhaps another's by now.
@@ -155,6 +163,7 @@ impl<H> Books<H> {
         let entered = making.is_some() && writer.insert(range, number).is_ok();
         match making {
             Some(making) if entered => {
+                self.making.fetch_add(bytes(range), Ordering::Relaxed);
                 if merges {
                     self.counters.count(Counter::merges);
                 }
@@ -251,7 +260,7 @@ impl<H> Books<H> {
         let mut spare = self.spare.lock();
         let ending: u64 = ended.iter().filter_map(|number| self.table.get(number)?.range()).map(bytes).sum();
         let pinned = self.counters.of(Counter::pinned_bytes).saturating_sub(ending);
-        let mut wanted = pinned.saturating_add(len);
+        let mut wanted = pinned.saturating_add(self.making.load(Ordering::Relaxed)).saturating_add(len);
         // A slot whose registration has ended is free when that is finished.
         let mut has_slot = !spare.free.is_empty() || !ended.is_empty();
         let mut looks = 2 * u64::from(options.max_regions);
@@ -317,6 +326,20 @@ impl<H> Books<H> {
         }
         let more = batch.is_full();
         (batch, end.filter(|_| more))
+    }
+
+    /// Notes a slot that is stale and not in use, for [`Books::next_stale`].
+    pub(super) fn list(&self, number: u32) {
+        let writer = self.index.lock();
+        let mut spare = self.spare.lock();
+        if let Some(slot) = self.table.get(number)
+            && !slot.listed.swap(true, Ordering::Relaxed)
+            && spare.stale.len() < spare.stale.capacity()
+        {
+            spare.stale.push(number);
+        }
+        drop((spare, writer));
+        reclaim::wake();
     }
 
     /// A slot that is, or was, stale and not in use.

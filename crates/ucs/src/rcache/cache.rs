@@ -7,7 +7,7 @@ use std::thread;
 
 use parking_lot::Mutex;
 
-use super::books::Books;
+use super::books::{Batch, Books};
 use super::desk::Desks;
 use super::guess::Guesses;
 use super::index::Index;
@@ -405,14 +405,33 @@ impl<R: Registrar> Inner<R> {
         }
     }
 
-    pub(super) fn deregister(&self, handle: R::Handle, range: PageRange) {
-        self.registrar.deregister(handle);
+    /// Ends those, also behind one whose transport panics: the reclaimer does then.
+    pub(super) fn finish_all(&self, ended: &Batch) {
+        let mut rest = Rest { books: &self.books, numbers: ended.iter() };
+        for number in rest.numbers.by_ref() {
+            self.finish(number);
+        }
+    }
+
+    pub(super) fn note_deregistered(&self, range: PageRange) {
         self.books.counters.count(Counter::deregistrations);
         self.books.counters.take(Counter::pinned_bytes, range.len() as u64);
     }
 
     pub(super) fn is_mine(&self) -> bool {
         self.generation.is_current()
+    }
+}
+
+/// Slots that are to be ended; dropped, those that are left are listed as stale.
+struct Rest<'a, H, I: Iterator<Item = u32>> {
+    books: &'a Books<H>,
+    numbers: I,
+}
+
+impl<H, I: Iterator<Item = u32>> Drop for Rest<'_, H, I> {
+    fn drop(&mut self) {
+        self.numbers.by_ref().for_each(|number| self.books.list(number));
     }
 }
 

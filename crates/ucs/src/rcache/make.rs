@@ -7,12 +7,12 @@ use super::Registrar;
 use super::books::{Place, Placed};
 use super::cache::{GetError, Inner};
 use super::reclaim;
-use super::region::Held;
+use super::region::{Freed, Held};
 use super::stats::Counter;
 use super::table::{Making, Slot};
 use crate::mem::Access;
 use crate::mem::page::PageRange;
-use crate::monitor::{Backing, Kind, Refused, Verdict};
+use crate::monitor::{Backing, Refused, Verdict};
 use crate::sync::Ordering;
 
 /// How often it is asked whether a registration made just now is settled, while other memory changes.
@@ -77,20 +77,25 @@ impl<R: Registrar> Inner<R> {
             widen && range.len() as u64 <= self.options.max_bytes && !self.monitor.is_suspect(range)
         };
         let mut rooms = 0..ROOMS;
-        let place = loop {
+        let mut entry = loop {
             let (placed, ended) = self.books.place(wanted, widest, access, &self.options, may_widen);
-            ended.iter().for_each(|number| self.finish(number));
-            match placed {
-                Placed::At(place) => break place,
-                Placed::Busy => return Ok(Made::Again),
-                Placed::More if rooms.next().is_some() => {}
-                Placed::More | Placed::Full => return Ok(Made::OneShot),
+            // Before what has ended is deregistered: that may panic.
+            let entry = match placed {
+                Placed::At(place) => Ok(Entry::of(self, place)),
+                other => Err(other),
+            };
+            self.finish_all(&ended);
+            match entry {
+                Ok(entry) => break entry,
+                Err(Placed::Busy) => return Ok(Made::Again),
+                Err(Placed::More) if rooms.next().is_some() => {}
+                Err(_) => return Ok(Made::OneShot),
             }
         };
+        let (number, range) = (entry.number, entry.range);
         // Of several merged, or widened, one page may be missing, or not allow it.
-        let is_more = (place.range, place.access) != (wanted, access);
-        let Place { number, range, access, making } = place;
-        let mut entry = Entry { inner: self, number, range, making: Some(making) };
+        let is_more = (range, entry.access) != (wanted, access);
+        let access = entry.access;
         reclaim::recheck(range, self.monitor, Arc::as_ptr(self).cast());
         let backing = match self.monitor.watch(range) {
             Ok(backing) => backing,
@@ -102,7 +107,7 @@ impl<R: Registrar> Inner<R> {
                 return if is_more { Err(Failed::More) } else { Ok(Made::OneShot) };
             }
         };
-        if !self.options.files && (backing.is_shared() || backing.kind() == Kind::File) {
+        if !self.options.files && backing.may_shrink() {
             return Ok(Made::OneShot);
         }
         match self.registrar.register(range, access) {
@@ -156,10 +161,16 @@ struct Entry<'a, R: Registrar> {
     inner: &'a Inner<R>,
     number: u32,
     range: PageRange,
+    access: Access,
     making: Option<Making<'a, Held<R>>>,
 }
 
 impl<'a, R: Registrar> Entry<'a, R> {
+    fn of(inner: &'a Inner<R>, place: Place<'a, Held<R>>) -> Self {
+        let Place { number, range, access, making } = place;
+        Self { inner, number, range, access, making: Some(making) }
+    }
+
     fn put(&mut self, held: Held<R>) {
         if let Some(making) = &mut self.making {
             making.put(held);
@@ -180,12 +191,16 @@ impl<'a, R: Registrar> Entry<'a, R> {
 
 impl<R: Registrar> Drop for Entry<'_, R> {
     fn drop(&mut self) {
+        self.inner.books.making.fetch_sub(self.range.len() as u64, Ordering::Relaxed);
         if let Some(making) = self.making.take() {
             self.inner.books.unlink(self.number, self.range);
-            if let Some(held) = making.abandon() {
-                self.inner.deregister(held.handle, self.range);
+            match making.abandon() {
+                Some(held) => {
+                    let _freed = Freed { cache: self.inner, number: Some(self.number), range: self.range };
+                    self.inner.registrar.deregister(held.handle);
+                }
+                None => self.inner.books.free(self.number),
             }
-            self.inner.books.free(self.number);
         }
     }
 }

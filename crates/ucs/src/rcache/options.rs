@@ -26,7 +26,7 @@ pub struct Options {
     /// Registrations begin and end at multiples of this many bytes, a power of two; at least a page.
     pub alignment: usize,
     /// Whether registrations of memory of files and of shared memory are kept: memfds, mapped files (the initialised data of programs
-    /// and libraries are such), anonymous memory shared with a fork's child. Nobody tells when somebody makes the file shorter or
+    /// and libraries are such), private mappings of them, too, anonymous memory shared with a fork's child. Nobody tells when somebody makes the file shorter or
     /// punches a hole: so only if nobody does.
     pub files: bool,
 }

@@ -115,9 +115,23 @@ pub(super) fn end<R: Registrar>(claimed: Claimed<'_, Held<R>>) {
     if let Some(number) = number {
         cache.books.unlink(number, range);
     }
-    cache.deregister(handle, range);
-    if let Some(number) = number {
-        cache.books.free(number);
+    let _freed = Freed { cache: &cache, number, range };
+    cache.registrar.deregister(handle);
+}
+
+/// Dropped, it counts the end of a registration and makes its slot free, also where the transport panics.
+pub(super) struct Freed<'a, R: Registrar> {
+    pub(super) cache: &'a Inner<R>,
+    pub(super) number: Option<u32>,
+    pub(super) range: PageRange,
+}
+
+impl<R: Registrar> Drop for Freed<'_, R> {
+    fn drop(&mut self) {
+        self.cache.note_deregistered(self.range);
+        if let Some(number) = self.number {
+            self.cache.books.free(number);
+        }
     }
 }
 

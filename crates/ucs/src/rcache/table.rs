@@ -14,7 +14,7 @@ use std::mem::MaybeUninit;
 use super::word::{RegionWord, Seen, State};
 use crate::mem::Access;
 use crate::mem::page::PageRange;
-use crate::sync::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use crate::sync::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
 /// It is for writing, too.
 const WRITABLE: u8 = 1;
@@ -35,14 +35,16 @@ pub(super) struct Slot<H> {
     pub(super) word: RegionWord,
     start: AtomicUsize,
     end: AtomicUsize,
-    number: u32,
+    /// Never changes. An atomic, as all that is here: who gives back a reference still has one in the language's sense when another frees
+    /// the slot, which only cells allow.
+    number: AtomicU32,
     flags: AtomicU8,
     /// In a list of its books': written under their lock.
     pub(super) listed: AtomicBool,
     handle: UnsafeCell<MaybeUninit<H>>,
 }
 
-// SAFETY: the handle is handed from thread to thread as the module says; the rest are atomics, and a number that stays.
+// SAFETY: the handle is handed from thread to thread as the module says; the rest are atomics.
 unsafe impl<H: Send + Sync> Sync for Slot<H> {}
 
 impl<H> Slot<H> {
@@ -51,7 +53,7 @@ impl<H> Slot<H> {
             word: RegionWord::default(),
             start: AtomicUsize::new(0),
             end: AtomicUsize::new(0),
-            number,
+            number: AtomicU32::new(number),
             flags: AtomicU8::new(0),
             listed: AtomicBool::new(false),
             handle: UnsafeCell::new(MaybeUninit::uninit()),
@@ -70,7 +72,8 @@ impl<H> Slot<H> {
     /// Its number, in a table.
     #[inline]
     pub(super) fn number(&self) -> Option<u32> {
-        (self.number != NO_NUMBER).then_some(self.number)
+        let number = self.number.load(Ordering::Relaxed);
+        (number != NO_NUMBER).then_some(number)
     }
 
     /// What it is a registration of.

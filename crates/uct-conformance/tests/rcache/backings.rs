@@ -166,6 +166,21 @@ pub(crate) fn t23_a_memfd_that_keeps_its_length() {
     world.ends_empty();
 }
 
+/// Private copies of a memfd's pages go with them when it is made shorter: not kept by default.
+pub(crate) fn t23_a_private_mapping_of_a_memfd() {
+    let world = World::new();
+    let file = memfd(LEN);
+    let memory = Memory::new(LEN);
+    memory.map_file(0, LEN, READ_WRITE, libc::MAP_PRIVATE, file.as_raw_fd());
+    for _ in 0..100 {
+        assert!(world.agree(&memory, 0, LEN), "for one use");
+        rustix::fs::ftruncate(&file, 0).unwrap();
+        rustix::fs::ftruncate(&file, LEN as u64).unwrap();
+        assert!(world.agree(&memory, 0, LEN), "for one use");
+    }
+    world.ends_empty();
+}
+
 fn keeping_files() -> Options {
     let mut options = Options::default();
     options.files = true;
@@ -191,7 +206,7 @@ pub(crate) fn t24_a_file_shrunk() {
         file.set_len([0, PAGE as u64][round % 2]).unwrap();
         // Pages beyond the end cannot be registered; those before can.
         assert!(world.cache.get(memory.address(2 * PAGE), PAGE, ucs::mem::Access::ReadWrite).is_err());
-        file.set_len(LEN as u64).unwrap();
+        rustix::fs::ftruncate(&file, LEN as u64).unwrap();
         world.agree(&memory, 0, LEN);
     }
     // A shared mapping: pinned or refused, as the file system has it, and never kept.

@@ -59,6 +59,7 @@ fn main() -> std::process::ExitCode {
         backings::t22_huge_pages_of_hugetlbfs,
         backings::t23_a_memfd_shrunk_and_grown,
         backings::t23_a_memfd_that_keeps_its_length,
+        backings::t23_a_private_mapping_of_a_memfd,
         backings::t24_a_file_shrunk,
         backings::t25_data_of_a_file_unmapped_and_mapped,
         forks::t16_the_parent_writes_after_a_fork,

@@ -86,8 +86,14 @@ const DONTNEED_LOCKED: usize = 24;
 /// `MADV_GUARD_INSTALL` (Linux 6.13).
 const GUARD_INSTALL: usize = 102;
 
+/// An `int` that was passed in a register, whose upper half is nobody's (System V ABI, 3.2.3).
+fn int(register: usize) -> usize {
+    register & u32::MAX as usize
+}
+
 /// Whether advice drops pages (`madvise(2)`).
 fn drops(advice: usize) -> bool {
+    let advice = int(advice);
     let dropping = [libc::MADV_DONTNEED, libc::MADV_FREE, libc::MADV_REMOVE];
     dropping.iter().any(|other| usize::try_from(*other) == Ok(advice))
         || matches!(advice, DONTNEED_LOCKED | GUARD_INSTALL)
@@ -109,7 +115,7 @@ impl Call {
         } else if is(libc::SYS_madvise) {
             [pages(a, b).filter(|_| drops(c)), None]
         } else if is(libc::SYS_mmap) {
-            [pages(a, b).filter(|_| has(d, libc::MAP_FIXED)), None]
+            [pages(a, b).filter(|_| has(int(d), libc::MAP_FIXED)), None]
         } else if is(libc::SYS_mremap) {
             let onto = pages(e, c).filter(|_| has(d, libc::MREMAP_FIXED));
             [pages(a, b), onto]
@@ -119,7 +125,8 @@ impl Call {
             let shrinks = a != 0 && a < now;
             [shrinks.then(|| PageRange::containing(a, now - a)).flatten(), None]
         } else if is(libc::SYS_shmat) {
-            [segment_len(a).filter(|_| has(c, libc::SHM_REMAP)).and_then(|len| pages(b, len)), None]
+            // Where it comes to lie is the kernel's to say: rounded, and as long as the segment is in its pages.
+            [Some(PageRange::everything()).filter(|_| has(int(c), libc::SHM_REMAP)), None]
         } else {
             // process_madvise: what it names is the kernel's to read.
             [Some(PageRange::everything()).filter(|_| drops(d)), None]
@@ -131,17 +138,6 @@ impl Call {
         // SAFETY: it is what the caller of the C library's function asked for.
         unsafe { system_call(self.number, self.arguments) }
     }
-}
-
-/// The bytes of a System V segment (`shmctl(2)`).
-fn segment_len(id: usize) -> Option<usize> {
-    let mut about = std::mem::MaybeUninit::<libc::shmid_ds>::uninit();
-    let number = usize::try_from(libc::SYS_shmctl).ok()?;
-    let stat = usize::try_from(libc::IPC_STAT).ok()?;
-    // SAFETY: the kernel writes a `shmid_ds`, and nothing else.
-    let answer = unsafe { system_call(number, [id, stat, about.as_mut_ptr().expose_provenance(), 0, 0, 0]) };
-    // SAFETY: written, as the call has succeeded.
-    (answer == 0).then(|| unsafe { about.assume_init() }.shm_segsz)
 }
 
 /// A system call, without the C library's `errno`: a negative answer is an error.
@@ -197,4 +193,54 @@ pub(super) fn prove() -> Result<(), HookError> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: usize = 0x7000_0000_0000;
+
+    fn changes(number: libc::c_long, arguments: [usize; 6]) -> [Option<PageRange>; 2] {
+        Call { arguments, _return: 0, number: usize::try_from(number).unwrap() }.changes()
+    }
+
+    fn range(at: usize, len: usize) -> PageRange {
+        PageRange::containing(at, len).unwrap()
+    }
+
+    #[test]
+    fn what_each_call_changes() {
+        let page = page_size();
+        let high = 0xABCD_0000_0000_usize; // of an int, nobody's
+        let flags = |flags: libc::c_int| usize::try_from(flags).unwrap();
+        let one = |range: PageRange| [Some(range), None];
+        let none = [None, None];
+        assert_eq!(changes(libc::SYS_munmap, [START, 100, 0, 0, 0, 0]), one(range(START, page)));
+        assert_eq!(changes(libc::SYS_munmap, [START + 1, 100, 0, 0, 0, 0]), none, "refused");
+        assert_eq!(changes(libc::SYS_munmap, [START, 0, 0, 0, 0, 0]), none);
+        assert_eq!(changes(libc::SYS_munmap, [START, usize::MAX, 0, 0, 0, 0]), none);
+        for advice in [4, 8, 9, 24, 102] {
+            let dropped = changes(libc::SYS_madvise, [START, page, high | advice, 0, 0, 0]);
+            assert_eq!(dropped, one(range(START, page)), "{advice}");
+        }
+        assert_eq!(changes(libc::SYS_madvise, [START, page, 3, 0, 0, 0]), none);
+        let fixed = high | flags(libc::MAP_FIXED | libc::MAP_PRIVATE);
+        assert_eq!(changes(libc::SYS_mmap, [START, page, 3, fixed, 0, 0]), one(range(START, page)));
+        assert_eq!(changes(libc::SYS_mmap, [START, page, 3, flags(libc::MAP_PRIVATE), 0, 0]), none);
+        let moved =
+            [START, 2 * page, page, flags(libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED), START + 8 * page, 0];
+        assert_eq!(
+            changes(libc::SYS_mremap, moved),
+            [Some(range(START, 2 * page)), Some(range(START + 8 * page, page))]
+        );
+        // Rounded by the kernel, and as long as it says.
+        let over = high | flags(libc::SHM_REMAP | libc::SHM_RND);
+        assert_eq!(changes(libc::SYS_shmat, [7, START + 1, over, 0, 0, 0]), one(PageRange::everything()));
+        assert_eq!(changes(libc::SYS_shmat, [7, START, 0, 0, 0, 0]), none);
+        let by_pidfd = [3, START, 1, high | 4, 0, 0];
+        assert_eq!(changes(libc::SYS_process_madvise, by_pidfd), one(PageRange::everything()));
+        assert_eq!(changes(libc::SYS_brk, [0; 6]), none, "asks only");
+        assert_eq!(changes(libc::SYS_brk, [usize::MAX >> 1, 0, 0, 0, 0, 0]), none, "grows, or is refused");
+    }
 }

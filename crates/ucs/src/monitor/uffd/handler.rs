@@ -67,11 +67,10 @@ fn apply(monitor: &Monitor, uffd: &Uffd, event: Event) {
         }
         Event::Removed(range) => {
             counters.removed.add(1);
-            // A window that is open over them stays so until they have gone.
-            if !monitor.note(range) {
-                // First, so that who registers after it was told finds it.
-                monitor.suspects.add(range);
-            }
+            monitor.note(range);
+            // First, so that who registers after it was told finds it. Whose window it is that is open there, if one is, cannot be told:
+            // so that it is over is proven in any case.
+            monitor.suspects.add(range);
             monitor.sinks.tell(range, Change::Removed);
         }
         Event::Fault(page) => {
@@ -84,5 +83,29 @@ fn apply(monitor: &Monitor, uffd: &Uffd, event: Event) {
             monitor.suspects.add(PageRange::everything());
             monitor.sinks.tell(PageRange::everything(), Change::Unmapped);
         }
+    }
+}
+
+#[cfg(not(loom))]
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mem::page::page_size;
+
+    /// Somebody else's window over pages that are dropped says nothing about when they have gone.
+    #[test]
+    fn dropped_pages_are_suspect_whoever_has_a_window_there() {
+        let monitor = Monitor::process();
+        monitor.start();
+        let Some(uffd) = monitor.uffd() else { return };
+        let pages = PageRange::new(0x7000_0000_0000, 0x7000_0000_0000 + 4 * page_size()).unwrap();
+        let window = monitor.begin(pages);
+        apply(monitor, uffd, Event::Removed(pages));
+        window.end();
+        let before = monitor.stats().scans;
+        let begin = std::time::Instant::now();
+        // Looked at, at most a fifth of the time.
+        while monitor.is_suspect(pages) && begin.elapsed() < std::time::Duration::from_secs(30) {}
+        assert!(monitor.stats().scans > before, "it was asked what threads do");
     }
 }

@@ -1,6 +1,6 @@
 //! How large a cache becomes.
 
-use super::double::{Counting, World, get, pages, wait_until};
+use super::double::{At, Counting, World, get, pages, wait_until};
 use crate::mem::Access::{Read, ReadWrite};
 use crate::mem::page::page_size;
 use crate::rcache::{Cache, GetError, Mode, Options, RegionRef};
@@ -127,4 +127,24 @@ fn ranges_that_are_none() {
     *world.refuse.lock() = None;
     assert!(cache.get(usize::MAX - 8192, 1, Read).unwrap().is_one_shot(), "no index has it");
     assert_eq!(world.counts(), (1, 1));
+}
+
+/// Another registration is being made while this one is: what both take counts.
+#[test]
+fn bytes_that_are_being_registered_count() {
+    let world = World::new();
+    let cache = world.cache(Options { max_bytes: 6 * page_size() as u64, ..Options::default() });
+    let other = cache.clone();
+    world.then(At::Register, move |_| {
+        assert!(get(&other, pages(100, 104), ReadWrite).is_one_shot(), "there is no room for both");
+        assert!(!get(&other, pages(200, 202), ReadWrite).is_one_shot());
+    });
+    assert!(!get(&cache, pages(0, 4), ReadWrite).is_one_shot());
+    assert!(world.script_is_over());
+    // What was given up counts no longer.
+    *world.refuse.lock() = Some(Box::new(|_, _| true));
+    assert!(cache.get(pages(300, 304).start(), 1, ReadWrite).is_err());
+    *world.refuse.lock() = None;
+    cache.purge();
+    assert!(!get(&cache, pages(400, 406), ReadWrite).is_one_shot());
 }

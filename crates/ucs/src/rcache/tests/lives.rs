@@ -333,3 +333,24 @@ fn caches_of_one_monitor_look_after_each_other() {
     assert!(ids[1..].iter().all(|id| world.is_live(*id)), "the others are what is mapped");
     assert_eq!((first.len(), first.stats().invalidations), (99, 1));
 }
+
+/// A transport that panics when it ends a registration to make room for another loses that one; the range can be registered, the other
+/// slots end, and room is made.
+#[test]
+fn a_transport_that_panics_at_an_end() {
+    let world = World::new();
+    let cache = world.cache(Options { max_regions: 4, ..Options::default() });
+    (0..4).for_each(|number| drop(get(&cache, pages(number, number + 1), ReadWrite)));
+    world.then(At::Deregister, |_| panic!("as the test wants"));
+    let merged = || get(&cache, pages(0, 4), ReadWrite);
+    assert!(catch_unwind(std::panic::AssertUnwindSafe(|| drop(merged()))).is_err());
+    wait_until("the others are ended", || world.deregistered.load(Ordering::SeqCst) == 3);
+    for _ in 0..3 {
+        assert!(!merged().is_one_shot());
+    }
+    for number in 10..14 {
+        assert!(!get(&cache, pages(number, number + 1), ReadWrite).is_one_shot(), "a slot for each");
+    }
+    cache.purge();
+    wait_until("all are ended", || cache.stats().pinned_bytes == 0);
+}
