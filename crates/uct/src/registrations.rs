@@ -98,8 +98,8 @@ impl RegisterError {
 /// own, so that a few bytes of it do not bring in gigabytes.
 const GOOD_PART: usize = 8;
 
-/// How long it is waited, after what is not in use was given up, before a registration is tried once more: 8 ms in all.
-const PAUSES_US: [u64; 6] = [0, 100, 400, 1000, 2500, 4000];
+/// How long it is waited, after what is not in use was given up, before a registration is tried once more: 38 ms in all.
+const PAUSES_US: [u64; 8] = [0, 100, 400, 1000, 2500, 4000, 10_000, 20_000];
 
 /// Which of the memory domains that need operands registered: see [`Registrations::of`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -128,10 +128,11 @@ impl World {
         self.seq.fetch_add(steps, Ordering::SeqCst);
     }
 
-    /// Other memory is mapped there, and the event of it is read and applied.
+    /// Other memory is mapped there, and the event of it is read and applied. The count is odd before: a check, which would find other
+    /// memory until then, always says live here.
     pub(super) fn replace(&self, range: PageRange) {
-        self.page.fetch_add(1, Ordering::SeqCst);
         self.seq.fetch_add(1, Ordering::SeqCst);
+        self.page.fetch_add(1, Ordering::SeqCst);
         self.tell(range);
         self.seq.fetch_add(1, Ordering::SeqCst);
     }
