@@ -35,14 +35,17 @@ impl From<io::Error> for Stopped {
 }
 
 fn trouble(what: &str, why: impl ToString, remedy: impl Into<String>) -> Stopped {
-    let (what, why, remedy) = (what.to_owned(), why.to_string(), remedy.into());
-    Stopped::Trouble(Problem { what, why, remedy, lacking: false })
+    stopped(what, why, remedy, false)
 }
 
 /// The system has not what is needed.
 fn lacking(what: &str, why: impl ToString, remedy: impl Into<String>) -> Stopped {
+    stopped(what, why, remedy, true)
+}
+
+fn stopped(what: &str, why: impl ToString, remedy: impl Into<String>, lacking: bool) -> Stopped {
     let (what, why, remedy) = (what.to_owned(), why.to_string(), remedy.into());
-    Stopped::Trouble(Problem { what, why, remedy, lacking: true })
+    Stopped::Trouble(Problem { what, why, remedy, lacking })
 }
 
 /// What a run has measured.

@@ -35,6 +35,15 @@ struct Spare {
     hand: u32,
 }
 
+impl Spare {
+    /// Notes a slot that has become stale while nobody used it, without an allocation.
+    fn list<H>(&mut self, number: u32, slot: &Slot<H>) {
+        if !slot.listed.swap(true, Ordering::Relaxed) && self.stale.len() < self.stale.capacity() {
+            self.stale.push(number);
+        }
+    }
+}
+
 /// Slots to be dealt with outside the lock, which allows no allocation.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
@@ -330,15 +339,10 @@ impl<H> Books<H> {
 
     /// Notes a slot that is stale and not in use, for [`Books::next_stale`].
     pub(super) fn list(&self, number: u32) {
-        let writer = self.index.lock();
-        let mut spare = self.spare.lock();
-        if let Some(slot) = self.table.get(number)
-            && !slot.listed.swap(true, Ordering::Relaxed)
-            && spare.stale.len() < spare.stale.capacity()
-        {
-            spare.stale.push(number);
+        if let Some(slot) = self.table.get(number) {
+            let _writer = self.index.lock();
+            self.spare.lock().list(number, slot);
         }
-        drop((spare, writer));
         reclaim::wake();
     }
 
@@ -363,9 +367,7 @@ impl<H> Books<H> {
                 && self.invalidate_slot(slot)
             {
                 orphaned = true;
-                if !slot.listed.swap(true, Ordering::Relaxed) && spare.stale.len() < spare.stale.capacity() {
-                    spare.stale.push(number);
-                }
+                spare.list(number, slot);
             }
         });
         orphaned
