@@ -82,21 +82,25 @@ impl Windows {
 
     /// Whether one is open that has all of `range`. Among so many that they cannot be told apart, none is.
     pub(super) fn cover(&self, range: PageRange) -> bool {
-        let mut open = self.open.load(Ordering::SeqCst);
-        while open != 0 {
-            let slot = open.trailing_zeros() as usize;
-            open &= open - 1;
+        self.open_slots().any(|slot| {
             let [start, end] = &self.slots[slot];
             let from = start.load(Ordering::Acquire);
             let covers = from <= range.start() && range.end() <= end.load(Ordering::Acquire);
             // Closed, and opened anew in between, it could be half of one and half of the other.
-            let same =
-                || start.load(Ordering::Acquire) == from && self.open.load(Ordering::SeqCst) & 1 << slot != 0;
-            if covers && same() {
-                return true;
-            }
-        }
-        false
+            covers
+                && start.load(Ordering::Acquire) == from
+                && self.open.load(Ordering::SeqCst) & 1 << slot != 0
+        })
+    }
+
+    /// The slots of those that are open now.
+    fn open_slots(&self) -> impl Iterator<Item = usize> {
+        let mut open = self.open.load(Ordering::SeqCst);
+        std::iter::from_fn(move || {
+            let slot = open.trailing_zeros() as usize;
+            open &= open.wrapping_sub(1);
+            (slot < SLOTS).then_some(slot)
+        })
     }
 
     /// Whether one is open that has a page in common with `range`.
@@ -107,16 +111,10 @@ impl Windows {
         if self.crowd.load(Ordering::SeqCst) > 0 {
             return true;
         }
-        let mut open = self.open.load(Ordering::SeqCst);
-        while open != 0 {
-            let slot = open.trailing_zeros() as usize;
-            open &= open - 1;
+        self.open_slots().any(|slot| {
             let [start, end] = &self.slots[slot];
-            if start.load(Ordering::Acquire) < range.end() && range.start() < end.load(Ordering::Acquire) {
-                return true;
-            }
-        }
-        false
+            start.load(Ordering::Acquire) < range.end() && range.start() < end.load(Ordering::Acquire)
+        })
     }
 }
 
