@@ -8,6 +8,7 @@
 //! | [`api`] | the traits a transport implements |
 //! | [`memory`] | memory of this process: allocated, owned by the user, or raw |
 //! | [`registrations`] | operands registered with the memory domains that need it, and the cache of that |
+//! | [`ring`] | messages between two processes, in memory both map |
 //! | [`export`] | what is exported: the table, tokens, accesses in flight |
 //! | [`service`] | the per-context socket over which importers get descriptors |
 //! | [`process`] | telling one process from another that has its pid |
@@ -23,6 +24,7 @@ pub mod export;
 pub mod memory;
 pub mod process;
 pub mod registrations;
+pub mod ring;
 pub mod service;
 pub mod transports;
 pub mod wire;
