@@ -1,5 +1,7 @@
 //! The variables rucx reads, under the names C UCX's users know: default < environment < builder.
 
+use std::time::Duration;
+
 use ucs::config::{AllowList, AnyVar, Var};
 use ucs::rcache::config as rcache;
 
@@ -14,6 +16,13 @@ pub const TLS: Var<AllowList> = Var::new(
 pub const MAX_IMPORTS: Var<usize> =
     Var::new("UCX_MAX_IMPORTS", "65536", "How many imported regions of a context may be alive at once");
 
+/// Bound of connecting to a worker.
+pub const CONNECT_TIMEOUT: Var<Duration> = Var::new(
+    "UCX_CONNECT_TIMEOUT",
+    "5s",
+    "How long connecting to a worker may wait for its context's answer",
+);
+
 /// Level of the events that the tools of rucx print. A program that uses the library installs a subscriber of its own.
 pub const LOG_LEVEL: Var<String> =
     Var::new("UCX_LOG_LEVEL", "warn", "Level of the events that the tools of rucx print");
@@ -23,6 +32,7 @@ pub const LOG_LEVEL: Var<String> =
 pub const VARS: &[&dyn AnyVar] = &[
     &TLS,
     &MAX_IMPORTS,
+    &CONNECT_TIMEOUT,
     &LOG_LEVEL,
     &rcache::ENABLE,
     &rcache::MODE,

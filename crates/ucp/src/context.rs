@@ -29,8 +29,33 @@ bitflags! {
     #[doc(alias = "ucp_feature")]
     #[doc(alias = "UCP_FEATURE_EXPORTED_MEMH")]
     pub struct Features: u64 {
+        /// Remote memory access: keys to regions, put and get by endpoints.
+        #[doc(alias = "UCP_FEATURE_RMA")]
+        const RMA = 1 << 1;
+        /// Atomics of 32 bits.
+        #[doc(alias = "UCP_FEATURE_AMO32")]
+        const AMO32 = 1 << 2;
+        /// Atomics of 64 bits.
+        #[doc(alias = "UCP_FEATURE_AMO64")]
+        const AMO64 = 1 << 3;
+        /// Sleeping until something happens. A worker always can.
+        #[doc(alias = "UCP_FEATURE_WAKEUP")]
+        const WAKEUP = 1 << 4;
+        /// Active messages.
+        #[doc(alias = "UCP_FEATURE_AM")]
+        const AM = 1 << 6;
         /// Exporting memory, and importing what others have exported.
         const EXPORTED_MEMH = 1 << 7;
+    }
+}
+
+impl Features {
+    /// Keys to regions.
+    pub(crate) const RKEYS: Self = Self::RMA.union(Self::AMO32).union(Self::AMO64);
+
+    /// The one that a context is advised to be made with where it has none of these.
+    pub(crate) fn needed(self) -> &'static str {
+        if self.contains(Self::EXPORTED_MEMH) { "EXPORTED_MEMH" } else { "RMA" }
     }
 }
 
@@ -240,6 +265,10 @@ impl ContextInner {
 
     pub(crate) fn has(&self, features: Features) -> bool {
         self.features.contains(features)
+    }
+
+    pub(crate) fn has_any(&self, features: Features) -> bool {
+        self.features.intersects(features)
     }
 
     /// Whether it has a transport of this number, in use or not.

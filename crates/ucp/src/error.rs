@@ -6,7 +6,10 @@ use ucs::Status;
 use uct::export::NotRevoked;
 use uct::memory::{AccessError, StaleReason};
 
-use crate::{ImportError, InitError, MapError, MdResults, PackError, TransferError};
+use crate::{
+    ConnectError, EpError, ImportError, InitError, MapError, MdResults, PackError, RkeyError, TransferError,
+    WorkerError,
+};
 
 /// Any error of this crate: for programs that pass errors on.
 #[derive(Debug, thiserror::Error)]
@@ -39,6 +42,21 @@ pub enum Error {
     /// An export could not be drained in time.
     #[error(transparent)]
     NotRevoked(#[from] NotRevoked),
+    /// A worker could not be made, or not do what it was asked for.
+    #[error(transparent)]
+    Worker(#[from] WorkerError),
+    /// Workers could not be connected.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// A key could not be unpacked.
+    #[error(transparent)]
+    Rkey(#[from] RkeyError),
+    /// An endpoint is of no more use.
+    #[error(transparent)]
+    Endpoint(#[from] EpError),
+    /// An operation has not ended in time.
+    #[error("the operation has not ended in time")]
+    TimedOut,
 }
 
 impl Error {
@@ -54,6 +72,11 @@ impl Error {
             Self::Stale(_) => Status::Stale,
             Self::Io(_) => Status::IoError,
             Self::NotRevoked(error) => error.status(),
+            Self::Worker(error) => error.status(),
+            Self::Connect(error) => error.status(),
+            Self::Rkey(error) => error.status(),
+            Self::Endpoint(error) => error.status(),
+            Self::TimedOut => Status::TimedOut,
         }
     }
 
@@ -63,7 +86,10 @@ impl Error {
         match self {
             Self::Init(InitError::NoTransports { reasons: results })
             | Self::Map(MapError::NotExportable { results })
-            | Self::Pack(PackError::NotExportable { results }) => Some(results),
+            | Self::Pack(PackError::NotExportable { results })
+            | Self::Worker(WorkerError::NoTransports { results }) => Some(results),
+            Self::Connect(error) => error.md_results(),
+            Self::Rkey(RkeyError::Import(error)) => error.md_results(),
             Self::Import(error) => error.md_results(),
             _ => None,
         }
@@ -82,6 +108,11 @@ impl Error {
             Self::Stale(_) => "ask the owner for a new handle and import that".to_owned(),
             Self::Io(_) => "see the error of the system".to_owned(),
             Self::NotRevoked(error) => error.remedy().to_owned(),
+            Self::Worker(error) => error.remedy(),
+            Self::Connect(error) => error.remedy().to_owned(),
+            Self::Rkey(error) => error.remedy(),
+            Self::Endpoint(error) => error.remedy().to_owned(),
+            Self::TimedOut => "wait longer, or see whether the peer makes progress".to_owned(),
         }
     }
 }

@@ -60,24 +60,33 @@
 
 #![forbid(unsafe_code)]
 
+mod am;
 pub mod config;
 mod context;
+mod ep;
 mod error;
 mod mem;
+mod request;
+mod rma;
 pub mod wire;
+mod worker;
 
+pub use am::{AmFlags, AmMessage};
 pub use context::{Context, ContextBuilder, Features, InitError, Stats};
+pub use ep::{CloseMode, ConnectError, Endpoint, EpError, EpInfo, WorkerError};
 pub use error::Error;
 pub use mem::{
     Buf, ImportError, ImportedRegion, MapError, MdOutcome, MdResult, MdResults, MemMap, MemSlice, Offer,
     OpError, PackError, PackedMemh, RegMode, Region, RegionReader, RegionWriter, TransferError, read_handle,
 };
+pub use request::Request;
+pub use rma::{PackedRkey, RemoteRegion, RkeyError};
 pub use ucs::Status;
 pub use ucs::config::{Config, Env};
 pub use ucs::mem::shared::BoundsError;
 pub use ucs::mem::{Limit, MemError};
 pub use ucs::rcache::Stats as RcacheStats;
-pub use uct::api::{ComponentId, GlobalId, RegError};
+pub use uct::api::{ComponentId, GlobalId, Gone, IfaceError, RegError};
 pub use uct::export::NotRevoked;
 pub use uct::memory::{
     AccessError, DeniedReason, Destination, Local, LocalMut, MappedView, OperandReason, RawMem, Rights,
@@ -85,6 +94,7 @@ pub use uct::memory::{
 };
 
 pub use uct::registrations::RegisterError;
+pub use worker::{Signaler, WaitError, Worker, WorkerAddress};
 
 #[cfg(test)]
 mod tests {

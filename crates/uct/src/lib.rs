@@ -11,6 +11,7 @@
 //! | [`ring`] | messages between two processes, in memory both map |
 //! | [`export`] | what is exported: the table, tokens, accesses in flight |
 //! | [`service`] | the per-context socket over which importers get descriptors |
+//! | [`doorbell`] | waking a worker that sleeps |
 //! | [`process`] | telling one process from another that has its pid |
 //! | [`transports`] | the implementations |
 //! | [`config`] | the variables transports read |
@@ -20,6 +21,7 @@
 
 pub mod api;
 pub mod config;
+pub mod doorbell;
 pub mod export;
 pub mod memory;
 pub mod process;

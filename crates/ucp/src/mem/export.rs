@@ -20,8 +20,11 @@ use crate::wire::handle::{self, Handle, Head, Outline, Template};
 #[non_exhaustive]
 pub enum PackError {
     /// The context was not made for that.
-    #[error("the context was made without Features::EXPORTED_MEMH")]
-    FeatureMissing,
+    #[error("the context was made without Features::{needed}")]
+    FeatureMissing {
+        /// Which it lacks.
+        needed: &'static str,
+    },
     /// No transport in use can export this memory.
     #[error("no transport in use can export it: {results}")]
     NotExportable {
@@ -51,7 +54,7 @@ impl PackError {
     /// The one-byte status.
     pub fn status(&self) -> Status {
         match self {
-            Self::FeatureMissing => Status::InvalidParam,
+            Self::FeatureMissing { .. } => Status::InvalidParam,
             Self::NotExportable { .. } => Status::Unsupported,
             Self::Export(error) => error.status(),
             Self::Md { error, .. } => error.status(),
@@ -65,7 +68,9 @@ impl PackError {
     pub fn remedy(&self) -> String {
         use uct::api::PackError as MdError;
         match self {
-            Self::FeatureMissing => "make the context with features(Features::EXPORTED_MEMH)",
+            Self::FeatureMissing { needed } => {
+                return format!("make the context with features(Features::{needed})");
+            }
             Self::NotExportable { .. } => {
                 "use memory of MemMap::allocate, or allow more transports in UCX_TLS"
             }
@@ -94,13 +99,14 @@ pub struct PackedMemh {
 }
 
 impl PackedMemh {
-    pub(super) fn pack(region: &Region) -> Result<Self, PackError> {
+    /// Exports a region of a context that has one of these features.
+    pub(super) fn pack(region: &Region, features: Features) -> Result<Self, PackError> {
         let ctx = &region.ctx;
         if ctx.is_forked() {
             return Err(PackError::Forked);
         }
-        if !ctx.has(Features::EXPORTED_MEMH) {
-            return Err(PackError::FeatureMissing);
+        if !ctx.has_any(features) {
+            return Err(PackError::FeatureMissing { needed: features.needed() });
         }
         if region.is_empty() {
             let template = Template::new(&Self::head(region), &[]).map_err(|_| PackError::TooLong)?;

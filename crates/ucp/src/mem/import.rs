@@ -23,8 +23,11 @@ use crate::wire::handle::{self, Entry, Handle, HandleError};
 #[non_exhaustive]
 pub enum ImportError {
     /// The context was not made for that.
-    #[error("the context was made without Features::EXPORTED_MEMH")]
-    FeatureMissing,
+    #[error("the context was made without Features::{needed}")]
+    FeatureMissing {
+        /// Which it lacks.
+        needed: &'static str,
+    },
     /// The bytes are no handle of an export.
     #[error("not a valid handle: {0}")]
     InvalidHandle(#[from] HandleError),
@@ -103,7 +106,7 @@ impl ImportError {
     /// The one-byte status.
     pub fn status(&self) -> Status {
         match self {
-            Self::FeatureMissing => Status::InvalidParam,
+            Self::FeatureMissing { .. } => Status::InvalidParam,
             Self::InvalidHandle(_) | Self::Forged { .. } => Status::InvalidHandle,
             Self::AccessDenied { .. } => Status::AccessDenied,
             Self::Stale { .. } => Status::Stale,
@@ -119,7 +122,9 @@ impl ImportError {
     #[must_use]
     pub fn remedy(&self) -> String {
         match self {
-            Self::FeatureMissing => "make the context with features(Features::EXPORTED_MEMH)",
+            Self::FeatureMissing { needed } => {
+                return format!("make the context with features(Features::{needed})");
+            }
             Self::InvalidHandle(_) | Self::Forged { .. } | Self::AccessDenied { .. } => {
                 "pass on exactly the bytes that memh_pack gave"
             }
@@ -155,6 +160,8 @@ pub(crate) struct Imported {
     key: Key,
     bytes: Zeroizing<Vec<u8>>,
     memory: Arc<dyn Attachment>,
+    /// The context that exported it.
+    owner: [u8; 16],
     /// The name of the transport.
     transport: &'static str,
     /// Whether operands must be registered for it.
@@ -229,11 +236,20 @@ pub struct ImportedRegion {
 
 impl ImportedRegion {
     pub(crate) fn import(ctx: &Arc<ContextInner>, bytes: &[u8]) -> Result<Self, ImportError> {
+        Self::import_for(ctx, bytes, Features::EXPORTED_MEMH)
+    }
+
+    /// As `import`, of a context that has one of these features.
+    pub(crate) fn import_for(
+        ctx: &Arc<ContextInner>,
+        bytes: &[u8],
+        features: Features,
+    ) -> Result<Self, ImportError> {
         if ctx.is_forked() {
             return Err(ImportError::Forked);
         }
-        if !ctx.has(Features::EXPORTED_MEMH) {
-            return Err(ImportError::FeatureMissing);
+        if !ctx.has_any(features) {
+            return Err(ImportError::FeatureMissing { needed: features.needed() });
         }
         if bytes.len() > handle::MAX_LEN {
             decode(ctx, bytes)?; // says so, whatever else is in them
@@ -272,12 +288,18 @@ impl ImportedRegion {
         let (memory, open, results) = attach(ctx, &content, deadline)?;
         let (transport, needs) = (open.component.name(), ctx.registrations.of(&open.md));
         let (ctx, bytes) = (Arc::clone(ctx), Zeroizing::new(bytes.to_vec()));
-        Ok(Some(Arc::new(Imported { ctx, key, bytes, memory, transport, needs, results })))
+        let owner = content.context_uuid;
+        Ok(Some(Arc::new(Imported { ctx, key, bytes, memory, owner, transport, needs, results })))
     }
 
     #[inline]
     pub(super) fn imported(&self) -> Option<&Imported> {
         self.imported.as_deref()
+    }
+
+    /// The context that exported it; `None` for memory without bytes.
+    pub(crate) fn owner(&self) -> Option<[u8; 16]> {
+        self.imported.as_ref().map(|imported| imported.owner)
     }
 
     /// How many bytes.

@@ -17,6 +17,7 @@ use super::export::Exports;
 use super::{Buf, MdResults, PackError, PackedMemh};
 use crate::Features;
 use crate::context::ContextInner;
+use crate::rma::PackedRkey;
 use crate::wire::handle::Template;
 
 /// What to map (`ucp_mem_map_params_t`).
@@ -197,6 +198,8 @@ pub struct Region {
     pub(super) exports: Mutex<Exports>,
     /// Of its handles; made at the first pack.
     pub(super) template: OnceLock<Template>,
+    /// Made when it is first asked for.
+    rkey: OnceLock<PackedRkey>,
 }
 
 impl Region {
@@ -266,6 +269,7 @@ impl Region {
             mode,
             exports: Mutex::default(),
             template: OnceLock::new(),
+            rkey: OnceLock::new(),
         }
     }
 
@@ -362,7 +366,20 @@ impl Region {
     #[doc(alias = "ucp_memh_pack")]
     #[doc(alias = "UCP_MEMH_PACK_FLAG_EXPORT")]
     pub fn memh_pack(&self) -> Result<PackedMemh, PackError> {
-        PackedMemh::pack(self)
+        PackedMemh::pack(self, Features::EXPORTED_MEMH)
+    }
+
+    pub(crate) fn packed_rkey(&self) -> Result<PackedRkey, PackError> {
+        if self.ctx.is_forked() {
+            return Err(PackError::Forked);
+        }
+        if let Some(rkey) = self.rkey.get() {
+            return Ok(rkey.clone());
+        }
+        let packed = PackedMemh::pack(self, Features::RKEYS)?;
+        let rkey = PackedRkey::of_handle(packed.as_bytes());
+        // Another thread may have been faster: then that one's is everybody's, and this export ends with the region.
+        Ok(self.rkey.get_or_init(|| rkey).clone())
     }
 
     /// Makes it private again: possible when rucx allocated it and it was never packed. Peers that had it mapped could still

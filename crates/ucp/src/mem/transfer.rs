@@ -3,10 +3,12 @@
 use std::fmt;
 
 use ucs::Status;
+use uct::api::{Gone, SendError};
 use uct::memory::{AccessError, Destination, Source, StaleReason, check_range};
 use uct::registrations::RegisterError;
 
 use super::ImportedRegion;
+use crate::ep::EpError;
 
 /// An operation did not happen, or not whole.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -18,6 +20,44 @@ pub enum TransferError {
     /// The transport needs the operand registered, and that could not be done.
     #[error(transparent)]
     Register(RegisterError),
+    /// The endpoint is of no more use.
+    #[error(transparent)]
+    Endpoint(#[from] EpError),
+    /// It is longer than can be sent at once, or a header is too long.
+    #[error("{len} bytes are more than the {max} that can be sent at once")]
+    TooLong {
+        /// How many bytes.
+        len: u64,
+        /// How many there may be.
+        max: u64,
+    },
+    /// The operand has no room for the data, which was refused.
+    #[error("the operand has room for {room} bytes, and {len} are to be received")]
+    Truncated {
+        /// Bytes of the data.
+        len: u64,
+        /// Bytes of the operand.
+        room: u64,
+    },
+    /// The peer has no handler of that number, or cannot take the data.
+    #[error("the peer has refused the message")]
+    Rejected,
+    /// The peer could not read the rest of what it was sending.
+    #[error("the peer could not send the rest of the message")]
+    Aborted,
+    /// The context was not made for that.
+    #[error("the context was made without Features::{0}")]
+    FeatureMissing(&'static str),
+}
+
+impl From<SendError> for TransferError {
+    fn from(error: SendError) -> Self {
+        match error {
+            SendError::Body(error) => Self::Access(error),
+            // Lengths were checked before.
+            _ => Self::Endpoint(EpError::Peer(Gone::Closed)),
+        }
+    }
 }
 
 impl From<RegisterError> for TransferError {
@@ -35,6 +75,12 @@ impl TransferError {
         match self {
             Self::Access(error) => error.status(),
             Self::Register(error) => error.status(),
+            Self::Endpoint(error) => error.status(),
+            Self::TooLong { .. } => Status::ExceedsLimit,
+            Self::Truncated { .. } => Status::MessageTruncated,
+            Self::Rejected => Status::Rejected,
+            Self::Aborted => Status::Canceled,
+            Self::FeatureMissing(_) => Status::InvalidParam,
         }
     }
 
@@ -44,6 +90,12 @@ impl TransferError {
         match self {
             Self::Access(error) => error.remedy(),
             Self::Register(error) => error.remedy(),
+            Self::Endpoint(error) => error.remedy(),
+            Self::TooLong { .. } => "send less at once, or let it go by rendezvous: without AmFlags::EAGER",
+            Self::Truncated { .. } => "give an operand of `AmMessage::len` bytes",
+            Self::Rejected => "see that the peer has a handler of that number",
+            Self::Aborted => "see why the peer's memory could not be read",
+            Self::FeatureMissing(_) => "make the context with that feature",
         }
     }
 }

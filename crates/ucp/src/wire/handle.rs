@@ -16,6 +16,8 @@ use std::ops::Range;
 
 use uct::wire::{NoRoom, Reader, Truncated, Writer};
 
+use super::address::hint;
+
 /// First four bytes.
 pub const MAGIC: [u8; 4] = *b"RXMH";
 /// The version written and read.
@@ -110,8 +112,11 @@ pub enum HandleReason {
         found: usize,
     },
     /// They begin otherwise.
-    #[error("it does not begin with \"RXMH\": this is no packed memory handle")]
-    Magic,
+    #[error("it does not begin with \"RXMH\": {hint}")]
+    Magic {
+        /// What it seems to be.
+        hint: &'static str,
+    },
     /// Another version.
     #[error("version {found} is not known here, which is version {VERSION}")]
     Version {
@@ -334,7 +339,8 @@ impl Handle {
 
 /// Reads up to `total_len`, and leaves the reader behind it.
 fn read_total_len(from: &mut Reader<'_>) -> Result<usize, HandleError> {
-    check(from.array()? == MAGIC, 0, HandleReason::Magic)?;
+    let magic = from.array()?;
+    check(magic == MAGIC, 0, HandleReason::Magic { hint: hint(&magic, "this is no packed memory handle") })?;
     let version = from.u16()?;
     check(version == VERSION, 4, HandleReason::Version { found: version })?;
     let header = HandleReason::Field("the header has another length than in this version");

@@ -54,7 +54,7 @@ fn every_single_bit_flip_is_told() {
             usize::from(changed[8]) + (usize::from(changed[9]) << 8) + (usize::from(changed[10]) << 16);
         let announced = announced + (usize::from(changed[11]) << 24);
         let expected = match at {
-            0..4 => error(HandleReason::Magic, 0),
+            0..4 => error(HandleReason::Magic { hint: "this is no packed memory handle" }, 0),
             4..6 => error(
                 HandleReason::Version { found: u16::from(changed[4]) + (u16::from(changed[5]) << 8) },
                 4,

@@ -50,6 +50,37 @@ impl OpenError {
     }
 }
 
+/// An interface could not be opened.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum IfaceError {
+    /// A limit of this process or system.
+    #[error(transparent)]
+    Mem(#[from] MemError),
+    /// The context's service could not be started.
+    #[error(transparent)]
+    Service(#[from] ServiceError),
+}
+
+impl IfaceError {
+    /// The one-byte status.
+    pub fn status(&self) -> Status {
+        match self {
+            Self::Mem(error) => error.status(),
+            Self::Service(error) => error.status(),
+        }
+    }
+
+    /// What to do about it.
+    #[must_use]
+    pub fn remedy(&self) -> &'static str {
+        match self {
+            Self::Mem(error) => error.remedy(),
+            Self::Service(error) => error.remedy(),
+        }
+    }
+}
+
 /// Memory could not be allocated.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

@@ -9,7 +9,7 @@ use ucs::mem::Access;
 use ucs::mem::page::PageRange;
 use ucs::time::Deadline;
 
-use super::{AllocError, AttachError, ComponentId, MdAttr, PackError, RegError};
+use super::{AllocError, AttachError, ComponentId, Iface, IfaceError, MdAttr, PackError, RegError};
 use crate::export::{Claim, Export, Token};
 use crate::memory::{AccessError, Local, LocalMem, LocalMut, MappedView, Rights, StaleReason, check_range};
 
@@ -78,6 +78,15 @@ pub trait Md: Send + Sync + fmt::Debug {
     /// [`AttachError`].
     #[doc(alias = "uct_md_mem_attach")]
     fn attach(&self, request: &AttachRequest<'_>) -> Result<Attached, AttachError>;
+
+    /// Opens an interface for a worker; `None`: this domain moves memory only, as it does by default.
+    ///
+    /// # Errors
+    /// [`IfaceError`]: there is one, and it cannot be opened.
+    #[doc(alias = "uct_iface_open")]
+    fn open_iface(&self) -> Result<Option<Box<dyn Iface>>, IfaceError> {
+        Ok(None)
+    }
 }
 
 /// A registration (`uct_mem_h`); dropping it deregisters. It packs keys in its memory domain's own format.

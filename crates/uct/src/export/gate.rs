@@ -11,19 +11,30 @@ use ucs::sync::{AtomicBool, Ordering, Word64, lane};
 
 use super::importers::claim_vault_slot;
 use super::{in_flight, wire};
+use crate::doorbell::Doorbell;
 use crate::memory::{AccessError, COPY_STEP, StaleReason};
 use crate::process::Identity;
 
-/// What is known of an exporter's process, kept up to date by the importer's service thread.
+/// What is known of a peer's process, an exporter's or a worker's, kept up to date by this side's service thread.
 #[derive(Debug, Default)]
 pub struct PeerState {
     gone: AtomicBool,
+    bell: Option<Arc<Doorbell>>,
 }
 
 impl PeerState {
-    /// Notes that the exporter is gone.
+    /// Of a peer whose end wakes who waits for `bell`.
+    #[must_use]
+    pub fn with_bell(bell: &Arc<Doorbell>) -> Self {
+        Self { gone: AtomicBool::new(false), bell: Some(Arc::clone(bell)) }
+    }
+
+    /// Notes that the peer is gone.
     pub fn set_gone(&self) {
         self.gone.store(true, Ordering::Release);
+        if let Some(bell) = &self.bell {
+            bell.ring();
+        }
     }
 
     /// Whether it is.

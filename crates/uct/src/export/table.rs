@@ -157,6 +157,14 @@ impl ExportTable {
         })
     }
 
+    /// A new secret, of nothing that is exported.
+    #[must_use]
+    pub fn token(&self) -> Token {
+        let mut token = [0; wire::TOKEN_LEN];
+        self.state.lock().random.fill_bytes(&mut token);
+        Token::from_bytes(token)
+    }
+
     /// The context's id: 16 random bytes.
     #[must_use]
     pub fn uuid(&self) -> &[u8; 16] {

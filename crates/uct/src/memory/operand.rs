@@ -181,6 +181,19 @@ impl<'a> Local<'a> {
         }
     }
 
+    /// What of it lies within `part`, without its registration.
+    #[must_use]
+    pub fn range(&self, part: Range<usize>) -> Self {
+        let end = part.end.min(self.len());
+        let part = part.start.min(end)..end;
+        let place = match &self.place {
+            Place::Bytes(bytes) => Place::Bytes(&bytes[part]),
+            Place::Raw(start, _) => Place::Raw(moved(*start, part.start), part.len()),
+            Place::Mem(mem, whole) => Place::Mem(mem, whole.start + part.start..whole.start + part.end),
+        };
+        Self { place, whole: self.whole, memh: None }
+    }
+
     /// The bytes, where nobody else can change or unmap them meanwhile.
     #[inline]
     #[must_use]

@@ -6,15 +6,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::{Errno, IoSliceMut, dup};
+use rustix::io::{Errno, IoSlice, IoSliceMut, dup};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags,
-    SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg, send, socket_with,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg, sendmsg,
+    socket_with,
 };
 use ucs::mem::{Limit, MemError};
 use ucs::time::Deadline;
 
-use super::wire::{DecodeError, MAX_FDS, REPLY_LEN, Reply, Request, Verdict};
+use super::wire::{DecodeError, Introduction, MAX_FDS, REPLY_LEN, Reply, Request, Verdict};
 use crate::export::Refusal;
 use crate::memory::Rights;
 use crate::process::Process;
@@ -177,31 +178,8 @@ impl Connection {
     /// # Errors
     /// [`ConnectError`].
     pub fn ask(&mut self, mut request: Request, deadline: &Deadline) -> Result<Granted, ConnectError> {
-        self.sequence = self.sequence.wrapping_add(1);
-        request.sequence = self.sequence;
-        let bytes = request.encode();
-        loop {
-            match send(&*self.socket, &bytes, SendFlags::NOSIGNAL) {
-                Ok(_) => break,
-                Err(Errno::AGAIN | Errno::INTR) => wait(deadline, self.socket.as_fd(), PollFlags::OUT)?,
-                Err(Errno::PIPE | Errno::CONNRESET) => break, // perhaps it has said why
-                Err(errno) => return Err(ConnectError::Sys { call: "send", errno }),
-            }
-        }
-        wait(deadline, self.socket.as_fd(), PollFlags::IN)?;
-        let (reply, mut fds) = self.receive()?;
-        if reply.verdict == Verdict::NoResource {
-            return Err(ConnectError::NoResource);
-        }
-        if reply.sequence != self.sequence {
-            return Err(DecodeError::Unknown("sequence number").into());
-        }
-        match reply.verdict {
-            Verdict::Granted => {}
-            Verdict::Refused(refusal) => return Err(ConnectError::Denied(refusal)),
-            Verdict::NoDescriptor => return Err(ConnectError::NoDescriptor),
-            Verdict::NoResource => return Err(ConnectError::NoResource),
-        }
+        request.sequence = self.next();
+        let (reply, mut fds) = self.exchange(&request.encode(), &[], deadline)?;
         let expected = request.fds();
         if fds.len() != expected || reply.fds as usize != expected {
             return Err(self.missing(expected, fds.len()));
@@ -212,6 +190,61 @@ impl Connection {
         let control = if request.want_control { fds.pop().zip(fds.pop()) } else { None };
         let control = control.map(|(page, table)| (table, page));
         Ok(Granted { rights: reply.rights, memory: fds.pop(), control })
+    }
+
+    /// Asks to be connected with a worker, giving the memory that both share. The connection is the workers' from then on.
+    ///
+    /// # Errors
+    /// [`ConnectError`].
+    pub fn introduce(
+        &mut self,
+        mut asked: Introduction,
+        memory: BorrowedFd<'_>,
+        deadline: &Deadline,
+    ) -> Result<(), ConnectError> {
+        asked.sequence = self.next();
+        self.exchange(&asked.encode(), &[memory], deadline).map(drop)
+    }
+
+    fn next(&mut self) -> u32 {
+        self.sequence = self.sequence.wrapping_add(1);
+        self.sequence
+    }
+
+    /// Sends a message and waits for the reply that grants it.
+    fn exchange(
+        &self,
+        bytes: &[u8],
+        fds: &[BorrowedFd<'_>],
+        deadline: &Deadline,
+    ) -> Result<(Reply, Vec<OwnedFd>), ConnectError> {
+        loop {
+            let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            if !fds.is_empty() {
+                control.push(SendAncillaryMessage::ScmRights(fds));
+            }
+            match sendmsg(&*self.socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL) {
+                Ok(_) => break,
+                Err(Errno::AGAIN | Errno::INTR) => wait(deadline, self.socket.as_fd(), PollFlags::OUT)?,
+                Err(Errno::PIPE | Errno::CONNRESET) => break, // perhaps it has said why
+                Err(errno) => return Err(ConnectError::Sys { call: "sendmsg", errno }),
+            }
+        }
+        wait(deadline, self.socket.as_fd(), PollFlags::IN)?;
+        let (reply, fds) = self.receive()?;
+        if reply.verdict == Verdict::NoResource {
+            return Err(ConnectError::NoResource);
+        }
+        if reply.sequence != self.sequence {
+            return Err(DecodeError::Unknown("sequence number").into());
+        }
+        match reply.verdict {
+            Verdict::Granted => Ok((reply, fds)),
+            Verdict::Refused(refusal) => Err(ConnectError::Denied(refusal)),
+            Verdict::NoDescriptor => Err(ConnectError::NoDescriptor),
+            Verdict::NoResource => Err(ConnectError::NoResource),
+        }
     }
 
     fn receive(&self) -> Result<(Reply, Vec<OwnedFd>), ConnectError> {

@@ -5,13 +5,16 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::{Errno, IoSlice};
+use rustix::io::{Errno, IoSlice, IoSliceMut};
 use rustix::net::{
-    RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, recv, sendmsg, shutdown,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, Shutdown, recvmsg, sendmsg, shutdown,
 };
+use ucs::mem::{Access, ForeignFdError, Mapping, Memfd};
 
+use super::arrivals::{Arrival, Arrivals, Entrance};
 use super::sys;
-use super::wire::{MAX_FDS, REQUEST_LEN, Reply, Request, Verdict};
+use super::wire::{Introduction, MAX_FDS, Message, REQUEST_LEN, Reply, Request, Verdict};
 use crate::export::ExportTable;
 use crate::export::Refusal;
 use crate::export::importers::ImporterPage;
@@ -36,9 +39,11 @@ pub(super) struct Conn {
 }
 
 /// What becomes of a connection after a step.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum Next {
     Keep,
+    /// It is a worker's now: the memory both share, and the context at its other end.
+    HandOver(Arc<Entrance>, Mapping, [u8; 16]),
     /// It has shown no token: it goes.
     Close,
     /// It has shown a token and now misbehaves: it is listened to no more. It is not closed, since its end would tell its
@@ -67,22 +72,78 @@ impl Conn {
     }
 
     /// Answers one message, if one is there. Never blocks: a peer that does not take its reply has no more.
-    pub(super) fn step(&mut self, exports: &ExportTable) -> Next {
+    pub(super) fn step(&mut self, exports: &ExportTable, arrivals: &Arrivals) -> Next {
         let mut bytes = [0; REQUEST_LEN + 1];
-        let received = match recv(&self.socket, &mut bytes, RecvFlags::DONTWAIT) {
-            Ok((_, 0)) if self.has_ended() => return Next::Close,
-            Ok((_, received)) => received,
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut parts = [IoSliceMut::new(&mut bytes)];
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let received = match recvmsg(&self.socket, &mut parts, &mut control, flags) {
+            Ok(received) if received.bytes == 0 && self.has_ended() => return Next::Close,
+            Ok(received) => received.bytes,
             Err(Errno::AGAIN | Errno::INTR) => return Next::Keep,
             Err(_) => return Next::Close,
         };
-        let request = match Request::decode(bytes.get(..received).unwrap_or_default()) {
-            Ok(request) => request,
+        // Whatever came along is closed, but for the first descriptor of an introduction.
+        let memory = control.drain().find_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+            _ => None,
+        });
+        match Message::decode(bytes.get(..received).unwrap_or_default()) {
+            Ok(Message::Attach(request)) => self.answer(&request, exports),
+            Ok(Message::Connect(introduction)) => self.introduce(&introduction, memory, exports, arrivals),
             Err(error) => {
                 tracing::debug!(%error, "a message that is none on the service socket");
-                return self.misbehaves();
+                self.misbehaves()
+            }
+        }
+    }
+
+    /// Answers a worker that asks for one of ours. It has a connection for that alone.
+    fn introduce(
+        &mut self,
+        asked: &Introduction,
+        memory: Option<OwnedFd>,
+        exports: &ExportTable,
+        arrivals: &Arrivals,
+    ) -> Next {
+        if self.proven {
+            return self.misbehaves();
+        }
+        let found = if asked.uuid == *exports.uuid() {
+            arrivals.find(asked.worker, &asked.token)
+        } else {
+            Err(Refusal::Stale)
+        };
+        let entrance = match found {
+            Ok(entrance) => entrance,
+            Err(refusal) => {
+                let _ = self.send(&Reply::without(Verdict::Refused(refusal), asked.sequence), &[]);
+                return Next::Close;
             }
         };
-        self.answer(&request, exports)
+        let shared = memory
+            .filter(|_| asked.length == entrance.length() as u64)
+            .map(|fd| Memfd::map_foreign(fd.as_fd(), entrance.length(), Access::ReadWrite));
+        let (verdict, shared) = match shared {
+            Some(Ok(shared)) if entrance.has_room() => (Verdict::Granted, Some(shared)),
+            Some(Ok(_)) => (Verdict::NoResource, None),
+            Some(Err(error)) => {
+                tracing::debug!(%error, "a worker's memory cannot be mapped");
+                let mine = matches!(error, ForeignFdError::Mem(_));
+                (if mine { Verdict::NoResource } else { Verdict::Refused(Refusal::Mismatch) }, None)
+            }
+            None => (Verdict::Refused(Refusal::Mismatch), None),
+        };
+        match (self.send(&Reply::without(verdict, asked.sequence), &[]), shared) {
+            (Next::Keep, Some(shared)) => Next::HandOver(entrance, shared, asked.from),
+            _ => Next::Close,
+        }
+    }
+
+    /// The connection, for a worker to keep.
+    pub(super) fn into_arrival(self, memory: Mapping, from: [u8; 16]) -> Arrival {
+        Arrival { socket: self.socket, process: self.process, memory, from }
     }
 
     fn answer(&mut self, request: &Request, exports: &ExportTable) -> Next {

@@ -13,7 +13,7 @@ use ucs::time::Deadline;
 use super::client::{ConnectError, Connection, Granted};
 use super::server::{Service, name_of};
 use super::watch::{Watch, Watching};
-use super::wire::Request;
+use super::wire::{Introduction, Request};
 use crate::api::{AttachError, AttachRequest};
 use crate::export::gate::SlotSet;
 use crate::export::{Claim, Gate, PeerState, wire};
@@ -154,6 +154,15 @@ impl Peer {
     }
 }
 
+/// A worker of another context, or of this one, that this side is connected with.
+#[derive(Debug)]
+pub struct Connected {
+    /// Each side's end is told by it, and it wakes. Non-blocking.
+    pub socket: Arc<OwnedFd>,
+    /// The process at its other end.
+    pub process: Arc<Process>,
+}
+
 /// The exporters that were reached.
 #[derive(Debug)]
 pub(super) struct Peers {
@@ -224,7 +233,37 @@ impl Peers {
         request: Request,
         deadline: &Deadline,
     ) -> Result<Grant, AttachError> {
-        let mut connection = self.find(exporter, deadline)?;
+        let (mut connection, process) = self.open(exporter, deadline)?;
+        let process = Arc::new(process);
+        let granted = connection.ask(request, deadline).map_err(AttachError::of_service)?;
+        let (table, page) = granted.control.ok_or(AttachError::Malformed("no control descriptors"))?;
+        let table = Memfd::map_foreign(table.as_fd(), wire::TABLE_LEN, Access::Read);
+        let page = Memfd::map_foreign(page.as_fd(), wire::SLOTS_LEN, Access::ReadWrite);
+        let page = page.map_err(unsafe_memory)?;
+        let page_address = wire::told_address(page.bytes()).unwrap_or(0);
+        let slots = SlotSet::new(page, 0..wire::SLOTS);
+        let watches = vec![Watch::Connection(connection.socket()), Watch::Process(Arc::clone(&process))];
+        let link = Link::new(Arc::new(table.map_err(unsafe_memory)?), Arc::new(slots), service, watches)?;
+        let peer = Peer { link, process, page_address, connection: Mutex::new(Some(connection)) };
+        Ok(Grant { peer: Arc::new(peer), rights: granted.rights, memory: granted.memory })
+    }
+
+    /// Connects a worker of this context with another.
+    pub(super) fn introduce(
+        &self,
+        exporter: &Exporter,
+        asked: Introduction,
+        memory: &Memfd,
+        deadline: &Deadline,
+    ) -> Result<Connected, AttachError> {
+        let (mut connection, process) = self.open(exporter, deadline)?;
+        connection.introduce(asked, memory.as_fd(), deadline).map_err(AttachError::of_service)?;
+        Ok(Connected { socket: connection.socket(), process: Arc::new(process) })
+    }
+
+    /// A connection to the exporter, and nobody else.
+    fn open(&self, exporter: &Exporter, deadline: &Deadline) -> Result<(Connection, Process), AttachError> {
+        let connection = self.find(exporter, deadline)?;
         // A token is shown to the exporter only: the name may have been taken by somebody else since.
         let process = match connection.peer() {
             Ok(process) => process,
@@ -240,18 +279,7 @@ impl Peers {
             }
         };
         recognised(&process, &exporter.process)?;
-        let process = Arc::new(process);
-        let granted = connection.ask(request, deadline).map_err(AttachError::of_service)?;
-        let (table, page) = granted.control.ok_or(AttachError::Malformed("no control descriptors"))?;
-        let table = Memfd::map_foreign(table.as_fd(), wire::TABLE_LEN, Access::Read);
-        let page = Memfd::map_foreign(page.as_fd(), wire::SLOTS_LEN, Access::ReadWrite);
-        let page = page.map_err(unsafe_memory)?;
-        let page_address = wire::told_address(page.bytes()).unwrap_or(0);
-        let slots = SlotSet::new(page, 0..wire::SLOTS);
-        let watches = vec![Watch::Connection(connection.socket()), Watch::Process(Arc::clone(&process))];
-        let link = Link::new(Arc::new(table.map_err(unsafe_memory)?), Arc::new(slots), service, watches)?;
-        let peer = Peer { link, process, page_address, connection: Mutex::new(Some(connection)) };
-        Ok(Grant { peer: Arc::new(peer), rights: granted.rights, memory: granted.memory })
+        Ok((connection, process))
     }
 
     /// Connects by the name that the network namespace knows, or by the one in the directory that both sides have.
@@ -335,5 +363,11 @@ impl Exporter {
     #[must_use]
     pub fn of(request: &AttachRequest<'_>, process: Identity, name: Vec<u8>, in_directory: bool) -> Self {
         Self { context_uuid: request.context_uuid, process, name, in_directory }
+    }
+
+    /// The context of a worker: its socket has the name that its uuid gives.
+    #[must_use]
+    pub fn of_worker(context_uuid: [u8; 16], process: Identity, in_directory: bool) -> Self {
+        Self { context_uuid, process, name: name_of(&context_uuid).into_bytes(), in_directory }
     }
 }

@@ -16,16 +16,18 @@ use rustix::io::Errno;
 use rustix::net::{Shutdown, SocketFlags, accept_with, shutdown};
 use ucs::Status;
 use ucs::fork::{self, Generation};
-use ucs::mem::MemError;
+use ucs::mem::{MemError, Memfd};
 use ucs::sync::{AtomicBool, AtomicU64, Ordering};
 use ucs::time::Deadline;
 
+use super::arrivals::{Arrivals, Door};
 use super::conn::{Conn, Next};
 use super::listener::{ListenError, Listener};
-use super::peers::{Exporter, Grant, Peers};
+use super::peers::{Connected, Exporter, Grant, Peers};
 use super::watch::{Watch, Watches, Watching};
+use super::wire::Introduction;
 use crate::api::AttachError;
-use crate::export::{Claim, ExportTable, PeerState};
+use crate::export::{Claim, ExportTable, PeerState, Token};
 use crate::process::{Identity, Process};
 
 /// Importers connected at once.
@@ -90,6 +92,7 @@ pub struct Service {
     listening: AtomicBool,
     directory: Option<PathBuf>,
     peers: Peers,
+    arrivals: Arc<Arrivals>,
 }
 
 /// Bytes of a socket's name.
@@ -146,6 +149,7 @@ impl Service {
             listening: AtomicBool::new(false),
             directory,
             peers,
+            arrivals: Arc::default(),
         }
     }
 
@@ -180,6 +184,37 @@ impl Service {
         deadline: &Deadline,
     ) -> Result<Grant, AttachError> {
         self.peers.reach(self, exporter, claim, want_memory, deadline)
+    }
+
+    /// Lets other contexts' workers come to a worker of this one, with which each shares memory of `length` bytes.
+    ///
+    /// # Errors
+    /// [`ServiceError`].
+    pub fn open_door(&self, length: usize) -> Result<Door, ServiceError> {
+        self.serve()?;
+        Ok(self.arrivals.open(self.exports.token(), length)?)
+    }
+
+    /// Connects to a worker of another context, or of this one: shows its token, and gives `memory`, which both share from then on.
+    ///
+    /// # Errors
+    /// [`AttachError`].
+    pub fn connect(
+        &self,
+        exporter: &Exporter,
+        (worker, token): (u32, Token),
+        memory: &Memfd,
+        deadline: &Deadline,
+    ) -> Result<Connected, AttachError> {
+        let asked = Introduction {
+            sequence: 0,
+            uuid: exporter.context_uuid,
+            worker,
+            token,
+            from: *self.exports.uuid(),
+            length: memory.len() as u64,
+        };
+        self.peers.introduce(exporter, asked, memory, deadline)
     }
 
     /// Sees to it that importers are served.
@@ -253,7 +288,8 @@ impl Service {
                 orders: Mutex::new(Vec::new()),
                 next: AtomicU64::new(FIRST),
             });
-            let mut events = Events::new(Arc::clone(&shared), Arc::clone(&self.exports));
+            let mut events =
+                Events::new(Arc::clone(&shared), Arc::clone(&self.exports), Arc::clone(&self.arrivals));
             // A thread begins with the signals of the one that starts it blocked.
             let thread = ucs::signals::with_signals_blocked(|| {
                 std::thread::Builder::new()
@@ -310,6 +346,7 @@ const UNKNOWN: u64 = 0;
 struct Events {
     shared: Arc<Shared>,
     exports: Arc<ExportTable>,
+    arrivals: Arc<Arrivals>,
     listeners: Vec<Listener>,
     conns: HashMap<u64, Conn>,
     sweeping: bool,
@@ -318,8 +355,9 @@ struct Events {
 }
 
 impl Events {
-    fn new(shared: Arc<Shared>, exports: Arc<ExportTable>) -> Self {
-        Self { shared, exports, listeners: Vec::new(), conns: HashMap::new(), sweeping: false, paused: None }
+    fn new(shared: Arc<Shared>, exports: Arc<ExportTable>, arrivals: Arc<Arrivals>) -> Self {
+        let (listeners, conns) = (Vec::new(), HashMap::new());
+        Self { shared, exports, arrivals, listeners, conns, sweeping: false, paused: None }
     }
 
     fn run(&mut self) {
@@ -445,8 +483,13 @@ impl Events {
         if self.conns.get(&id).is_some_and(|conn| conn.muted) {
             self.close(id); // nothing else wakes us for it
         } else if let Some(conn) = self.conns.get_mut(&id) {
-            match conn.step(&self.exports) {
+            match conn.step(&self.exports, &self.arrivals) {
                 Next::Keep => {}
+                Next::HandOver(entrance, memory, from) => {
+                    let Some(conn) = self.conns.remove(&id) else { return };
+                    let _ = epoll::delete(self.shared.watches.epoll(), conn.as_fd());
+                    entrance.enter(conn.into_arrival(memory, from));
+                }
                 Next::Close => self.close(id),
                 // Its end is still told: EPOLLHUP always is (epoll_ctl(2)).
                 Next::Mute => {

@@ -1,4 +1,4 @@
-//! The messages on the service socket, version 1, little-endian: one request, one reply, each of fixed length.
+//! The messages on the service socket, version 1, little-endian: one request or introduction, one reply, each of fixed length.
 
 use crate::export::{Claim, Refusal, Token};
 use crate::memory::Rights;
@@ -15,6 +15,7 @@ const REQUEST_MAGIC: [u8; 4] = *b"RXSQ";
 const REPLY_MAGIC: [u8; 4] = *b"RXSA";
 const VERSION: u16 = 1;
 const ATTACH: u16 = 1;
+const CONNECT: u16 = 2;
 const WANT_CONTROL: u32 = 1;
 const WITHOUT_MEMORY: u32 = 4;
 
@@ -31,6 +32,97 @@ pub struct Request {
     pub uuid: [u8; 16],
     /// What the handle says, with the token.
     pub claim: Claim,
+}
+
+/// A worker asks to be connected with a worker of the context asked: with it comes the descriptor of the memory that both are to share.
+///
+/// As long as a [`Request`], so that one message is read before it is known which it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Introduction {
+    /// Comes back in the reply.
+    pub sequence: u32,
+    /// The context asked.
+    pub uuid: [u8; 16],
+    /// The number of its worker.
+    pub worker: u32,
+    /// That worker's secret, from its address.
+    pub token: Token,
+    /// The context that asks, as it says.
+    pub from: [u8; 16],
+    /// Bytes of the memory that comes along.
+    pub length: u64,
+}
+
+/// Either of the messages that a service is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// For an export's memory.
+    Attach(Request),
+    /// For a connection of two workers.
+    Connect(Introduction),
+}
+
+impl Message {
+    /// Reads either: total, and canonical.
+    ///
+    /// # Errors
+    /// [`DecodeError`].
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        match Introduction::decode(bytes) {
+            Err(DecodeError::Unknown("kind")) => Request::decode(bytes).map(Self::Attach),
+            decoded => decoded.map(Self::Connect),
+        }
+    }
+}
+
+impl Introduction {
+    /// Its bytes.
+    #[must_use]
+    pub fn encode(&self) -> [u8; REQUEST_LEN] {
+        let mut bytes = [0; REQUEST_LEN];
+        let written = self.write(&mut Writer::new(&mut bytes));
+        debug_assert!(written.is_ok(), "REQUEST_LEN holds an introduction");
+        bytes
+    }
+
+    fn write(&self, to: &mut Writer<'_>) -> Result<(), NoRoom> {
+        to.bytes(&REQUEST_MAGIC)?.u16(VERSION)?.u16(CONNECT)?;
+        to.u32(self.sequence)?.u32(0)?;
+        to.bytes(&self.uuid)?.bytes(&self.from)?;
+        to.u64(self.length)?.u64(0)?;
+        to.u32(self.worker)?.u32(0)?.bytes(self.token.as_bytes())?;
+        Ok(())
+    }
+
+    /// Reads an introduction: total, and canonical.
+    ///
+    /// # Errors
+    /// [`DecodeError`].
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let (mut from, kind) = begin(bytes)?;
+        check(kind == CONNECT, "kind")?;
+        let sequence = from.u32()?;
+        check(from.u32()? == 0, "flag")?;
+        let (uuid, sender) = (from.array()?, from.array()?);
+        let length = from.u64()?;
+        check(from.u64()? == 0, "reserved field")?;
+        let worker = from.u32()?;
+        check(from.u32()? == 0, "reserved field")?;
+        let token = Token::from_bytes(from.array()?);
+        Ok(Self { sequence, uuid, worker, token, from: sender, length })
+    }
+}
+
+/// Reads what both messages begin with; answers the kind.
+fn begin(bytes: &[u8]) -> Result<(Reader<'_>, u16), DecodeError> {
+    if bytes.len() != REQUEST_LEN {
+        return Err(DecodeError::Length { expected: REQUEST_LEN, found: bytes.len() });
+    }
+    let mut from = Reader::new(bytes);
+    check(from.array()? == REQUEST_MAGIC, "magic")?;
+    check(from.u16()? == VERSION, "version")?;
+    let kind = from.u16()?;
+    Ok((from, kind))
 }
 
 /// What the exporter says to a request.
@@ -123,13 +215,8 @@ impl Request {
     /// # Errors
     /// [`DecodeError`].
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
-        if bytes.len() != REQUEST_LEN {
-            return Err(DecodeError::Length { expected: REQUEST_LEN, found: bytes.len() });
-        }
-        let mut from = Reader::new(bytes);
-        check(from.array()? == REQUEST_MAGIC, "magic")?;
-        check(from.u16()? == VERSION, "version")?;
-        check(from.u16()? == ATTACH, "kind")?;
+        let (mut from, kind) = begin(bytes)?;
+        check(kind == ATTACH, "kind")?;
         let sequence = from.u32()?;
         let flags = from.u32()?;
         check(flags & !(WANT_CONTROL | WITHOUT_MEMORY) == 0, "flag")?;

@@ -1,9 +1,12 @@
-//! The transports: each a folder with its capability table (`mod.rs`), memory domain (`md.rs`) and key bytes (`mkey.rs`).
+//! The transports: each a folder with its capability table (`mod.rs`), memory domain (`md.rs`) and key bytes (`mkey.rs`); those that
+//! send messages have an interface (`iface.rs`), and its address (`wire.rs`).
 
 #[cfg(feature = "cma")]
 pub mod cma;
 #[cfg(any(feature = "shm", feature = "cma"))]
 mod mkey;
+#[cfg(any(feature = "self", feature = "shm"))]
+mod places;
 #[cfg(feature = "self")]
 pub mod self_;
 #[cfg(feature = "shm")]

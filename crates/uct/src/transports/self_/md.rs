@@ -3,20 +3,21 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use super::iface::SelfIface;
 use super::mkey;
 use crate::api::{
-    AllocError, AttachError, AttachRequest, Attached, Attachment, ComponentId, GlobalId, LinearCost, Md,
-    MdAttr, MdFlags, MdParams, MemTypes, Memh, PackError, PackFlags, RegError,
+    AllocError, AttachError, AttachRequest, Attached, Attachment, ComponentId, GlobalId, Iface, IfaceError,
+    LinearCost, Md, MdAttr, MdFlags, MdParams, MemTypes, Memh, PackError, PackFlags, RegError,
 };
 use crate::config::IMPORT_TIMEOUT;
-use crate::export::{Export, ExportTable, Gate};
+use crate::export::{Export, Gate};
 use crate::memory::{AccessError, LocalMem, MappedView, Rights, StaleReason, check_range};
 
 /// The memory domain of `self`: its global id is the context's.
 #[derive(Debug)]
 pub struct SelfMd {
     attr: MdAttr,
-    exports: Arc<ExportTable>,
+    params: MdParams,
     patience: Duration,
 }
 
@@ -43,7 +44,7 @@ impl SelfMd {
             global_id: GlobalId::from(*params.exports.uuid()),
             local_cpus: String::new(),
         };
-        Self { attr, exports: Arc::clone(&params.exports), patience: params.config.get(&IMPORT_TIMEOUT) }
+        Self { attr, params: params.clone(), patience: params.config.get(&IMPORT_TIMEOUT) }
     }
 }
 
@@ -60,14 +61,18 @@ impl Md for SelfMd {
         Ok(Box::new(SelfMemh { _mem: Arc::clone(mem) }))
     }
 
+    fn open_iface(&self) -> Result<Option<Box<dyn Iface>>, IfaceError> {
+        Ok(Some(Box::new(SelfIface::open(&self.params)?)))
+    }
+
     fn attach(&self, request: &AttachRequest<'_>) -> Result<Attached, AttachError> {
         let key = mkey::Mkey::decode(request.mkey).ok_or(AttachError::Malformed("not a key of self"))?;
-        if request.context_uuid != *self.exports.uuid() {
+        if request.context_uuid != *self.params.exports.uuid() {
             return Err(AttachError::Mismatch);
         }
         let claim = request.claim(key.slot, key.token);
-        let mem = self.exports.verify(&claim).map_err(AttachError::of_refusal)?;
-        let (table, slots) = self.exports.local_view()?;
+        let mem = self.params.exports.verify(&claim).map_err(AttachError::of_refusal)?;
+        let (table, slots) = self.params.exports.local_view()?;
         let gate = Gate::new(table, slots, None, (claim.slot, claim.id, claim.epoch), self.patience)
             .ok_or(AttachError::Malformed("no such line in the export table"))?;
         let (len, rights) = (claim.length, mem.rights());

@@ -1,7 +1,9 @@
 //! `self`: memory of this very process, within one context.
 
+mod iface;
 mod md;
 pub mod mkey;
+pub mod wire;
 
 use std::sync::Arc;
 

@@ -7,11 +7,12 @@ use std::time::Duration;
 use ucs::mem::{Access, Mapping, MemError, Memfd};
 
 use super::direct::{Direct, Directs, Region};
+use super::iface::ShmIface;
 use super::mkey::{self, Mkey};
 use super::{METHOD_NAMES, Methods};
 use crate::api::{
-    AllocError, AttachError, AttachRequest, Attached, Attachment, ComponentId, GlobalId, LinearCost, Md,
-    MdAttr, MdFlags, MdParams, MemTypes, Memh, PackError, PackFlags, RegError,
+    AllocError, AttachError, AttachRequest, Attached, Attachment, ComponentId, GlobalId, Iface, IfaceError,
+    LinearCost, Md, MdAttr, MdFlags, MdParams, MemTypes, Memh, PackError, PackFlags, RegError,
 };
 use crate::config::IMPORT_TIMEOUT;
 use crate::export::table::number;
@@ -26,6 +27,7 @@ use crate::transports::mkey::readdress;
 #[derive(Debug)]
 pub struct ShmMd {
     attr: MdAttr,
+    boot: [u8; 16],
     params: MdParams,
     /// The ways to attach that may be tried.
     methods: Methods,
@@ -54,6 +56,7 @@ impl ShmMd {
         };
         Self {
             attr,
+            boot,
             params: params.clone(),
             methods,
             directs: Directs::default(),
@@ -151,6 +154,10 @@ impl Md for ShmMd {
             service: Arc::clone(&self.params.service),
             exports: Arc::clone(&self.params.exports),
         }))
+    }
+
+    fn open_iface(&self) -> Result<Option<Box<dyn Iface>>, IfaceError> {
+        Ok(Some(Box::new(ShmIface::open(self.boot, &self.params)?)))
     }
 
     fn attach(&self, request: &AttachRequest<'_>) -> Result<Attached, AttachError> {

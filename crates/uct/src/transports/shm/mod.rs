@@ -5,8 +5,10 @@
 //! `pidfd_getfd(2)`; it checks seals and size before it maps.
 
 mod direct;
+mod iface;
 mod md;
 pub mod mkey;
+pub mod wire;
 
 use std::sync::Arc;
 

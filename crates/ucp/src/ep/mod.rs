@@ -1,0 +1,156 @@
+//! Endpoints: one side's end of a connection between two workers.
+
+mod error;
+pub(crate) mod op;
+pub(crate) mod state;
+
+use std::fmt;
+use std::rc::Rc;
+
+use ucs::sync::{Ordering, fence};
+
+pub use error::{ConnectError, EpError, WorkerError};
+use op::Waits;
+use state::Ep;
+
+use crate::request::{Request, Slot};
+use crate::worker::WorkerInner;
+
+/// How an endpoint is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CloseMode {
+    /// After all that was posted has been sent.
+    Flush,
+    /// At once: what was posted and has not ended fails.
+    #[doc(alias = "UCP_EP_CLOSE_FLAG_FORCE")]
+    Force,
+}
+
+/// What an endpoint goes by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct EpInfo {
+    /// The transport of its messages, as in `UCX_TLS`.
+    pub transport: &'static str,
+    /// Most bytes, header included, of a message that is sent at once; longer ones go by rendezvous.
+    pub max_eager: usize,
+}
+
+/// An endpoint (`ucp_ep_h`): `!Send`, as its worker. Clones are the same endpoint.
+///
+/// Dropping the last handle of one that this side has connected closes it, after all that was posted has been sent. One that a peer has
+/// connected, which messages bring along, lives as long as the peer's.
+#[doc(alias = "ucp_ep_h")]
+pub struct Endpoint {
+    pub(crate) worker: Rc<WorkerInner>,
+    pub(crate) ep: Rc<Ep>,
+}
+
+impl Endpoint {
+    pub(crate) fn new(worker: &Rc<WorkerInner>, ep: &Rc<Ep>) -> Self {
+        ep.users.set(ep.users.get() + 1);
+        Self { worker: Rc::clone(worker), ep: Rc::clone(ep) }
+    }
+
+    /// What it goes by.
+    #[must_use]
+    pub fn info(&self) -> EpInfo {
+        EpInfo { transport: self.worker.transport(&self.ep), max_eager: self.worker.max_am(&self.ep) }
+    }
+
+    /// Whether it is of use.
+    ///
+    /// # Errors
+    /// [`EpError`]: why not.
+    #[inline]
+    pub fn check(&self) -> Result<(), EpError> {
+        if self.worker.ctx.is_forked() {
+            return Err(EpError::Forked);
+        }
+        self.ep.state.borrow().error.map_or(Ok(()), Err)
+    }
+
+    /// Has `handler` called when the endpoint fails, once, in the worker's progress; not when this side closes it. After that, it is
+    /// still to be closed.
+    #[doc(alias = "ucp_err_handler_cb_t")]
+    pub fn on_error(&self, handler: impl FnOnce(EpError) + 'static) {
+        let mut state = self.ep.state.borrow_mut();
+        let before = match state.error {
+            None => state.on_error.replace(Box::new(handler)),
+            Some(_) => None, // it has failed before: `check` tells
+        };
+        drop(state);
+        drop(before); // the user's code
+    }
+
+    /// Orders what was posted before it ahead of what is posted after it: puts, gets and atomics of this endpoint's remote memory.
+    #[doc(alias = "ucp_worker_fence")]
+    pub fn fence(&self) {
+        fence(Ordering::SeqCst);
+    }
+
+    /// Ends when all that was posted before has: puts and atomics at the other side, too; messages when they are on their way.
+    #[doc(alias = "ucp_ep_flush_nbx")]
+    pub fn flush(&self) -> Request<()> {
+        if let Err(error) = self.check() {
+            return Request::failed(error, ());
+        }
+        let mut state = self.ep.state.borrow_mut();
+        if state.is_drained() {
+            fence(Ordering::SeqCst);
+            return Request::ended(Ok(()));
+        }
+        let slot = Slot::new();
+        state.push_wait(Waits(Rc::clone(&slot)));
+        drop(state);
+        self.worker.core.borrow_mut().set_busy(&self.ep);
+        Request::running(&slot)
+    }
+
+    /// Closes it, for all its handles: operations posted afterwards fail. The peer is told after all that was sent.
+    #[doc(alias = "ucp_ep_close_nbx")]
+    pub fn close(self, mode: CloseMode) -> Request<()> {
+        let flushed = match mode {
+            CloseMode::Flush if self.check().is_ok() => self.flush(),
+            _ => Request::ended(Ok(())),
+        };
+        if flushed.is_ended() {
+            self.worker.end(&self.ep);
+        } else {
+            self.ep.state.borrow_mut().closing = true;
+        }
+        flushed
+    }
+}
+
+impl Clone for Endpoint {
+    fn clone(&self) -> Self {
+        Self::new(&self.worker, &self.ep)
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        let ep = &self.ep;
+        ep.users.set(ep.users.get() - 1);
+        if ep.users.get() > 0 || self.worker.ctx.is_forked() {
+            return;
+        }
+        let (is_over, is_drained) = {
+            let mut state = ep.state.borrow_mut();
+            state.closing |= ep.is_active;
+            (state.error.is_some(), state.is_drained())
+        };
+        if is_over {
+            self.worker.disconnect(ep);
+        } else if ep.is_active && is_drained {
+            self.worker.end(ep);
+        }
+    }
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Endpoint").field("info", &self.info()).field("error", &self.check().err()).finish()
+    }
+}

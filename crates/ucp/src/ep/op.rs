@@ -1,0 +1,87 @@
+//! What the operations of an endpoint are made of, whatever their operands.
+
+use std::fmt;
+use std::rc::Rc;
+
+use uct::memory::{Destination, Local, LocalMut, Source};
+
+use crate::mem::TransferError;
+use crate::request::Slot;
+
+/// An operation that sends.
+pub(crate) trait SendOp: fmt::Debug {
+    fn local(&self) -> Local<'_>;
+    /// Ends it; called while nothing is borrowed, since it runs the user's code.
+    fn end(self: Box<Self>, result: Result<(), TransferError>);
+}
+
+/// An operation that receives.
+pub(crate) trait ReceiveOp: fmt::Debug {
+    fn local_mut(&mut self) -> LocalMut<'_>;
+    /// As of [`SendOp`].
+    fn end(self: Box<Self>, result: Result<(), TransferError>);
+}
+
+/// Either, or one that only waits.
+#[derive(Debug)]
+pub(crate) enum AnyOp {
+    Send(Box<dyn SendOp>),
+    Receive(Box<dyn ReceiveOp>),
+    Wait(Waits),
+}
+
+impl AnyOp {
+    pub(crate) fn end(self, result: Result<(), TransferError>) {
+        match self {
+            Self::Send(op) => op.end(result),
+            Self::Receive(op) => op.end(result),
+            Self::Wait(op) => op.0.end(result, ()),
+        }
+    }
+}
+
+/// An operation that has ended.
+pub(crate) type Done = (AnyOp, Result<(), TransferError>);
+
+/// Waits for all operations before it.
+pub(crate) struct Waits(pub(crate) Rc<Slot<()>>);
+
+/// An operation on an operand.
+pub(crate) struct Of<M> {
+    pub(crate) operand: M,
+    pub(crate) slot: Rc<Slot<M>>,
+}
+
+impl<M: Source> SendOp for Of<M> {
+    fn local(&self) -> Local<'_> {
+        self.operand.local()
+    }
+
+    fn end(self: Box<Self>, result: Result<(), TransferError>) {
+        let Self { operand, slot } = *self;
+        slot.end(result, operand);
+    }
+}
+
+impl<M: Destination> ReceiveOp for Of<M> {
+    fn local_mut(&mut self) -> LocalMut<'_> {
+        self.operand.local_mut()
+    }
+
+    fn end(self: Box<Self>, result: Result<(), TransferError>) {
+        let Self { operand, slot } = *self;
+        slot.end(result, operand);
+    }
+}
+
+impl<M> fmt::Debug for Of<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Of")
+    }
+}
+
+impl fmt::Debug for Waits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Waits")
+    }
+}

@@ -1,0 +1,316 @@
+//! An endpoint as its worker knows it: what it has still to send, and what it waits for.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+
+use uct::api::{EpId, Iface, Payload, SendError};
+use uct::memory::{AccessError, Local, LocalMut};
+
+use super::EpError;
+use super::op::{AnyOp, Done, ReceiveOp, SendOp, Waits};
+use crate::mem::TransferError;
+use crate::wire::am::{Kind, Pair, Prefix};
+
+/// Bytes of data in one message of a rendezvous: several are on their way at once.
+const FRAGMENT: usize = 16 << 10;
+/// Bytes that are copied at once to memory that others may use.
+const PIECE: usize = 4096;
+
+/// An endpoint.
+pub(crate) struct Ep {
+    /// Which of the worker's interfaces it is of.
+    pub(crate) iface: usize,
+    pub(crate) id: EpId,
+    /// The context of its peer.
+    pub(crate) peer: [u8; 16],
+    /// Whether this side has connected.
+    pub(crate) is_active: bool,
+    /// How many handles the user has.
+    pub(crate) users: Cell<usize>,
+    /// Whether it is in the worker's list of those that have something to send.
+    pub(crate) is_busy: Cell<bool>,
+    pub(crate) state: RefCell<State>,
+}
+
+/// What changes of it.
+#[derive(Default)]
+pub(crate) struct State {
+    /// Why it is of no more use.
+    pub(crate) error: Option<EpError>,
+    /// It is closed as soon as all has been sent.
+    pub(crate) closing: bool,
+    pub(crate) on_error: Option<Box<dyn FnOnce(EpError)>>,
+    /// What waits for room, in order.
+    queue: VecDeque<Queued>,
+    /// Data announced, by the number told to the peer.
+    sends: HashMap<u32, Sending>,
+    /// Those of them that the peer wants, taken by turns.
+    streams: VecDeque<u32>,
+    /// What waits for announced data to be sent: all else before it has been.
+    waits: Vec<(Waits, Vec<u32>)>,
+    /// Data that the peer was asked for, by the number told to it.
+    receives: HashMap<u32, Receiving>,
+    /// The next number.
+    next: u32,
+}
+
+#[derive(Debug)]
+enum Queued {
+    Message {
+        tag: u32,
+        prefix: Prefix,
+        header: Box<[u8]>,
+        data: Option<Box<dyn SendOp>>,
+    },
+    /// What was announced before it.
+    Wait(Waits, Vec<u32>),
+}
+
+#[derive(Debug)]
+struct Sending {
+    op: Box<dyn SendOp>,
+    /// The peer's number of its receive, and how many bytes have been sent; `None`: it has not answered.
+    stream: Option<(u32, usize)>,
+}
+
+#[derive(Debug)]
+struct Receiving {
+    /// `None`: it has failed here, and what still comes is thrown away.
+    op: Option<Box<dyn ReceiveOp>>,
+    received: usize,
+    length: usize,
+}
+
+/// The peer has sent what no peer sends.
+pub(crate) struct Corrupt;
+
+impl Ep {
+    pub(crate) fn new(iface: usize, id: EpId, peer: [u8; 16], is_active: bool) -> Self {
+        Self {
+            iface,
+            id,
+            peer,
+            is_active,
+            users: Cell::new(0),
+            is_busy: Cell::new(false),
+            state: RefCell::default(),
+        }
+    }
+}
+
+impl fmt::Debug for Ep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ep")
+            .field("id", &self.id)
+            .field("error", &self.state.borrow().error)
+            .finish_non_exhaustive()
+    }
+}
+
+impl State {
+    /// Whether nothing waits to be sent.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty() && self.streams.is_empty()
+    }
+
+    /// Whether all that was posted has ended, but for receives.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.queue.is_empty() && self.sends.is_empty()
+    }
+
+    pub(crate) fn push_message(
+        &mut self,
+        tag: u32,
+        prefix: Prefix,
+        header: &[u8],
+        data: Option<Box<dyn SendOp>>,
+    ) {
+        self.queue.push_back(Queued::Message { tag, prefix, header: header.into(), data });
+    }
+
+    pub(crate) fn push_wait(&mut self, wait: Waits) {
+        let announced = self.sends.keys().copied().collect();
+        self.queue.push_back(Queued::Wait(wait, announced));
+    }
+
+    fn number(&mut self) -> u32 {
+        loop {
+            self.next = self.next.wrapping_add(1);
+            if !self.sends.contains_key(&self.next) && !self.receives.contains_key(&self.next) {
+                return self.next;
+            }
+        }
+    }
+
+    /// Data that is announced under the number answered.
+    pub(crate) fn announce(&mut self, op: Box<dyn SendOp>) -> u32 {
+        let number = self.number();
+        self.sends.insert(number, Sending { op, stream: None });
+        number
+    }
+
+    /// Asks the peer for the data of its `request`.
+    pub(crate) fn receive(&mut self, request: u32, length: usize, op: Box<dyn ReceiveOp>) {
+        let number = self.number();
+        self.receives.insert(number, Receiving { op: Some(op), received: 0, length });
+        self.push_message(Kind::Cts.tag(0), Pair(request, number).encode(), &[], None);
+    }
+
+    /// The peer wants what was announced.
+    pub(crate) fn clear_to_send(&mut self, Pair(request, receive): Pair) -> Result<(), Corrupt> {
+        let sending =
+            self.sends.get_mut(&request).filter(|sending| sending.stream.is_none()).ok_or(Corrupt)?;
+        sending.stream = Some((receive, 0));
+        self.streams.push_back(request);
+        Ok(())
+    }
+
+    /// The peer does not want it, or not the rest of it.
+    pub(crate) fn dropped(&mut self, request: u32) -> Result<AnyOp, Corrupt> {
+        let Sending { op, .. } = self.sends.remove(&request).ok_or(Corrupt)?;
+        self.streams.retain(|stream| *stream != request);
+        Ok(AnyOp::Send(op))
+    }
+
+    /// The peer cannot send the rest.
+    pub(crate) fn aborted(&mut self, receive: u32) -> Result<Option<AnyOp>, Corrupt> {
+        let receiving = self.receives.remove(&receive).ok_or(Corrupt)?;
+        Ok(receiving.op.map(AnyOp::Receive))
+    }
+
+    /// The next bytes of what the peer was asked for, behind `skip` bytes.
+    pub(crate) fn data(
+        &mut self,
+        receive: u32,
+        payload: &dyn Payload,
+        skip: usize,
+        done: &mut Vec<Done>,
+    ) -> Result<(), Corrupt> {
+        let receiving = self.receives.get_mut(&receive).ok_or(Corrupt)?;
+        let len = payload.len().checked_sub(skip).ok_or(Corrupt)?;
+        let (from, to) = (receiving.received, receiving.received.saturating_add(len));
+        if to > receiving.length || len == 0 {
+            return Err(Corrupt);
+        }
+        receiving.received = to;
+        let ended = to == receiving.length;
+        let copied = receiving.op.as_mut().map(|op| fill(&mut op.local_mut(), from, payload, skip, len));
+        match copied {
+            Some(Ok(())) if !ended => {}
+            Some(result) => {
+                let error = result.map_err(TransferError::from);
+                done.extend(receiving.op.take().map(|op| (AnyOp::Receive(op), error)));
+            }
+            None => {}
+        }
+        if ended {
+            self.receives.remove(&receive);
+        }
+        Ok(())
+    }
+
+    /// Sends what there is room for.
+    pub(crate) fn pump(&mut self, id: EpId, iface: &mut dyn Iface, done: &mut Vec<Done>) {
+        while let Some(first) = self.queue.front() {
+            if let Queued::Message { tag, prefix, header, data } = first {
+                let body = data.as_ref().map_or_else(|| Local::bytes(&[]), |op| op.local());
+                match iface.am(id, *tag, [prefix.as_bytes(), header], &body) {
+                    Err(SendError::Full) => return,
+                    result => {
+                        let ended = self.queue.pop_front();
+                        if let Some(Queued::Message { data: Some(op), .. }) = ended {
+                            done.push((AnyOp::Send(op), result.map_err(TransferError::from)));
+                        }
+                    }
+                }
+            } else if let Some(Queued::Wait(wait, announced)) = self.queue.pop_front() {
+                self.waits.push((wait, announced));
+            }
+        }
+        self.pump_streams(id, iface, done);
+        let sends = &self.sends;
+        let ended = |(_, announced): &mut (Waits, Vec<u32>)| {
+            !announced.iter().any(|number| sends.contains_key(number))
+        };
+        done.extend(self.waits.extract_if(.., ended).map(|(wait, _)| (AnyOp::Wait(wait), Ok(()))));
+    }
+
+    fn pump_streams(&mut self, id: EpId, iface: &mut dyn Iface, done: &mut Vec<Done>) {
+        while let Some(request) = self.streams.front().copied() {
+            match self.stream(request, id, iface) {
+                Ok(true) => {
+                    self.streams.pop_front();
+                    done.extend(self.sends.remove(&request).map(|sending| (AnyOp::Send(sending.op), Ok(()))));
+                }
+                Ok(false) => {}
+                Err(SendError::Full) => return,
+                Err(error) => {
+                    self.streams.pop_front();
+                    if let Some(Sending { op, stream }) = self.sends.remove(&request) {
+                        let receive = stream.map_or(0, |(receive, _)| receive);
+                        let status = Pair(receive, error.status() as u32);
+                        self.push_message(Kind::Abort.tag(0), status.encode(), &[], None);
+                        done.push((AnyOp::Send(op), Err(error.into())));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sends the next part of what is announced; answers whether it was the last one.
+    fn stream(&mut self, request: u32, id: EpId, iface: &mut dyn Iface) -> Result<bool, SendError> {
+        let Some(Sending { op, stream: Some((receive, sent)) }) = self.sends.get_mut(&request) else {
+            return Ok(true);
+        };
+        let local = op.local();
+        let len = FRAGMENT.min(iface.attr().max_am - Pair::LEN).min(local.len() - *sent);
+        let part = local.range(*sent..*sent + len);
+        iface.am(id, Kind::Data.tag(0), [Pair(*receive, 0).encode().as_bytes(), &[]], &part)?;
+        *sent += len;
+        Ok(*sent == local.len())
+    }
+
+    /// Ends everything, for that reason.
+    pub(crate) fn fail(&mut self, error: EpError, done: &mut Vec<Done>) {
+        self.error.get_or_insert(error);
+        let queued = std::mem::take(&mut self.queue).into_iter().filter_map(|queued| match queued {
+            Queued::Message { data, .. } => data.map(AnyOp::Send),
+            Queued::Wait(wait, _) => Some(AnyOp::Wait(wait)),
+        });
+        let waits = std::mem::take(&mut self.waits).into_iter().map(|(wait, _)| AnyOp::Wait(wait));
+        let sends = std::mem::take(&mut self.sends).into_values().map(|sending| AnyOp::Send(sending.op));
+        let receives = std::mem::take(&mut self.receives).into_values();
+        let receives = receives.filter_map(|receiving| receiving.op.map(AnyOp::Receive));
+        self.streams.clear();
+        done.extend(
+            queued
+                .chain(waits)
+                .chain(sends)
+                .chain(receives)
+                .map(|op| (op, Err(TransferError::Endpoint(error)))),
+        );
+    }
+}
+
+/// Copies `len` bytes of a message, behind `skip`, to `at` of an operand.
+fn fill(
+    dst: &mut LocalMut<'_>,
+    at: usize,
+    payload: &dyn Payload,
+    skip: usize,
+    len: usize,
+) -> Result<(), AccessError> {
+    if let Some(bytes) = dst.as_bytes() {
+        // As long as was announced, at least: that was checked when it was given.
+        return Ok(payload.read(skip, &mut bytes[at..at + len])?);
+    }
+    let mut piece = [0; PIECE];
+    for from in (0..len).step_by(PIECE) {
+        let piece = &mut piece[..PIECE.min(len - from)];
+        payload.read(skip + from, piece)?;
+        dst.write(at + from, piece)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,114 @@
+//! A worker's address, and connecting to another's.
+
+use std::fmt;
+use std::rc::Rc;
+
+use ucs::time::Deadline;
+use uct::api::AttachError;
+use zeroize::Zeroizing;
+
+use super::{Worker, WorkerError};
+use crate::ep::state::Ep;
+use crate::ep::{ConnectError, Endpoint};
+use crate::mem::MdResults;
+use crate::wire::address::{self, Entry};
+
+/// The address of a worker, for [`Worker::connect`] of another. Send + Sync.
+///
+/// **The bytes are a secret**: who has them may connect. `Debug` does not show them.
+#[doc(alias = "ucp_address_t")]
+pub struct WorkerAddress(Zeroizing<Vec<u8>>);
+
+impl WorkerAddress {
+    /// Its bytes.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for WorkerAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "WorkerAddress(<{} secret bytes>)", self.0.len())
+    }
+}
+
+impl Worker {
+    /// Its address, for peers that connect to it.
+    ///
+    /// # Errors
+    /// [`WorkerError`].
+    #[doc(alias = "ucp_worker_get_address")]
+    pub fn address(&self) -> Result<WorkerAddress, WorkerError> {
+        self.inner.check_fork()?;
+        let ifaces = self.inner.ifaces.borrow();
+        let mut entries: Vec<Entry> = ifaces
+            .iter()
+            .zip(&self.inner.lanes)
+            .map(|(iface, lane)| Entry { component: lane.component.0, bytes: iface.address() })
+            .collect();
+        entries.sort_by_key(|entry| entry.component);
+        let bytes = address::encode(&entries).map_err(|_| WorkerError::AddressTooLong)?;
+        Ok(WorkerAddress(Zeroizing::new(bytes)))
+    }
+
+    /// Connects to the worker whose address these bytes are, by the transport whose messages cost least of those that reach it.
+    ///
+    /// Blocks, at most `UCX_CONNECT_TIMEOUT`; the other worker need not do anything meanwhile.
+    ///
+    /// # Errors
+    /// [`ConnectError`].
+    #[doc(alias = "ucp_ep_create")]
+    pub fn connect(&self, address: &[u8]) -> Result<Endpoint, ConnectError> {
+        self.inner.check_fork().map_err(|_| ConnectError::Forked)?;
+        let entries = address::decode(address)?;
+        let deadline = Deadline::after(self.inner.connect_timeout);
+        let lanes = &self.inner.lanes;
+        let mut results = self.inner.ctx.left_out.clone();
+        let mut failures = Vec::new();
+        let mut order: Vec<usize> = (0..lanes.len()).collect();
+        order.sort_by(|a, b| lanes[*a].nanoseconds.total_cmp(&lanes[*b].nanoseconds));
+        for index in order {
+            let component = lanes[index].component;
+            let Some(entry) = entries.iter().find(|entry| entry.component == component.0) else {
+                results.push(component, Err("not offered by the peer".to_owned()));
+                continue;
+            };
+            let connected = self.inner.ifaces.borrow_mut()[index].connect(&entry.bytes, &deadline);
+            match connected {
+                Ok(new) => {
+                    let ep = Rc::new(Ep::new(index, new.ep, new.peer, true));
+                    self.inner.core.borrow_mut().add(&ep);
+                    return Ok(Endpoint::new(&self.inner, &ep));
+                }
+                Err(error) => {
+                    results.push(component, Err(error.to_string()));
+                    failures.push(error);
+                }
+            }
+        }
+        Err(verdict(failures, results))
+    }
+}
+
+/// The one error for what the interfaces said.
+fn verdict(failures: Vec<AttachError>, results: MdResults) -> ConnectError {
+    let rank = |error: &AttachError| match error {
+        AttachError::WrongToken | AttachError::Malformed(_) | AttachError::Mismatch => 0,
+        AttachError::Mem(_) | AttachError::Service(_) => 1,
+        AttachError::Stale(_) => 2,
+        _ => 3,
+    };
+    match failures.into_iter().min_by_key(rank) {
+        Some(AttachError::WrongToken | AttachError::Malformed(_) | AttachError::Mismatch) => {
+            ConnectError::AccessDenied { results }
+        }
+        Some(AttachError::Mem(error)) => ConnectError::Mem { error, results },
+        Some(AttachError::Stale(_)) => ConnectError::Stale { results },
+        Some(error) => ConnectError::Unreachable { results, advice: error.remedy() },
+        None => ConnectError::Unreachable {
+            results,
+            advice: "allow the same transports in UCX_TLS on both sides",
+        },
+    }
+}

@@ -1,0 +1,189 @@
+//! What a worker keeps of its endpoints, and of what has come and waits to be told.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use ucs::Status;
+use uct::api::{EpId, Gone, Iface, NewEp, Payload, Sink};
+
+use crate::ep::op::Done;
+use crate::ep::state::{Corrupt, Ep};
+use crate::mem::TransferError;
+use crate::wire::am::{Kind, Pair};
+
+/// Buffers of messages that are kept at most.
+const SPARE: usize = 64;
+
+/// What has happened, in order. It is told while nothing is borrowed, so that who is told may post.
+#[derive(Debug)]
+pub(super) enum Event {
+    /// A message for a handler: its kind, the handler's number, a buffer, and how many bytes of that.
+    Message(Rc<Ep>, Kind, u16, Vec<u8>, usize),
+    Gone(Rc<Ep>, Gone),
+}
+
+/// A worker's books.
+#[derive(Debug, Default)]
+pub(crate) struct Core {
+    /// By interface, and the endpoint's place there.
+    eps: Vec<Vec<Option<Rc<Ep>>>>,
+    pub(super) events: VecDeque<Event>,
+    /// Operations that have ended, to be told.
+    pub(crate) done: Vec<Done>,
+    /// Endpoints that were to be closed once all was sent, and that has been.
+    pub(super) closing: Vec<Rc<Ep>>,
+    /// Buffers of messages that were told.
+    spare: Vec<Vec<u8>>,
+    /// Endpoints that have something to send.
+    pub(super) busy: Vec<Rc<Ep>>,
+}
+
+impl Core {
+    pub(super) fn new(ifaces: usize) -> Self {
+        Self { eps: (0..ifaces).map(|_| Vec::new()).collect(), ..Self::default() }
+    }
+
+    pub(crate) fn add(&mut self, ep: &Rc<Ep>) {
+        let (list, index) = (&mut self.eps[ep.iface], ep.id.index as usize);
+        if list.len() <= index {
+            list.resize(index + 1, None);
+        }
+        list[index] = Some(Rc::clone(ep));
+    }
+
+    pub(crate) fn remove(&mut self, ep: &Ep) {
+        if let Some(place) = self.eps[ep.iface].get_mut(ep.id.index as usize)
+            && place.as_ref().is_some_and(|there| there.id == ep.id)
+        {
+            *place = None;
+        }
+    }
+
+    #[inline]
+    fn find(&self, iface: usize, id: EpId) -> Option<&Rc<Ep>> {
+        self.eps.get(iface)?.get(id.index as usize)?.as_ref().filter(|ep| ep.id == id)
+    }
+
+    pub(super) fn eps(&self) -> impl Iterator<Item = &Rc<Ep>> {
+        self.eps.iter().flatten().flatten()
+    }
+
+    /// Whether something waits to be told.
+    pub(super) fn has_news(&self) -> bool {
+        !self.events.is_empty() || !self.done.is_empty() || !self.closing.is_empty()
+    }
+
+    /// Has what it has to send be sent as soon as there is room.
+    #[inline]
+    pub(crate) fn set_busy(&mut self, ep: &Rc<Ep>) {
+        if !ep.is_busy.replace(true) {
+            self.busy.push(Rc::clone(ep));
+        }
+    }
+
+    /// Takes back a buffer.
+    #[inline]
+    pub(crate) fn give_back(&mut self, bytes: Vec<u8>) {
+        if self.spare.len() < SPARE {
+            self.spare.push(bytes);
+        }
+    }
+
+    /// The bytes of a message, at the beginning of a buffer.
+    #[inline]
+    fn copy(&mut self, payload: &dyn Payload) -> Option<(Vec<u8>, usize)> {
+        let len = payload.len();
+        let mut bytes = self.spare.pop().unwrap_or_default();
+        if bytes.len() < len {
+            bytes.resize(len, 0);
+        }
+        payload.read(0, &mut bytes[..len]).ok()?;
+        Some((bytes, len))
+    }
+
+    /// Sends what there is room for.
+    pub(crate) fn pump(&mut self, ifaces: &mut [Box<dyn Iface>]) {
+        let Self { busy, done, closing, .. } = self;
+        busy.retain(|ep| {
+            let mut state = ep.state.borrow_mut();
+            if state.error.is_none() {
+                state.pump(ep.id, &mut *ifaces[ep.iface], done);
+            }
+            let stays = state.error.is_none() && !state.is_empty();
+            ep.is_busy.set(stays);
+            if state.closing && state.is_drained() {
+                closing.push(Rc::clone(ep));
+            }
+            stays
+        });
+    }
+}
+
+/// What one interface tells goes into the books.
+pub(super) struct Inbox<'a> {
+    pub(super) core: &'a mut Core,
+    pub(super) iface: usize,
+}
+
+impl Inbox<'_> {
+    /// Takes a message that is no handler's.
+    fn control(&mut self, ep: &Rc<Ep>, kind: Kind, payload: &dyn Payload) -> Result<(), Corrupt> {
+        let mut prefix = [0; Pair::LEN];
+        payload.read(0, &mut prefix).map_err(|_| Corrupt)?;
+        let pair = Pair::decode(prefix);
+        let mut state = ep.state.borrow_mut();
+        if kind == Kind::Data {
+            return state.data(pair.0, payload, Pair::LEN, &mut self.core.done);
+        }
+        if payload.len() != Pair::LEN {
+            return Err(Corrupt);
+        }
+        match kind {
+            Kind::Cts => state.clear_to_send(pair)?,
+            Kind::Drop => {
+                let result = if pair.1 == Status::Ok as u32 { Ok(()) } else { Err(TransferError::Rejected) };
+                self.core.done.push((state.dropped(pair.0)?, result));
+            }
+            _ => {
+                let op = state.aborted(pair.0)?;
+                self.core.done.extend(op.map(|op| (op, Err(TransferError::Aborted))));
+                return Ok(());
+            }
+        }
+        drop(state);
+        self.core.set_busy(ep);
+        Ok(())
+    }
+}
+
+impl Sink for Inbox<'_> {
+    fn arrived(&mut self, NewEp { ep, peer }: NewEp) {
+        self.core.add(&Rc::new(Ep::new(self.iface, ep, peer, false)));
+    }
+
+    #[inline]
+    fn am(&mut self, id: EpId, tag: u32, payload: &dyn Payload) {
+        let Some(ep) = self.core.find(self.iface, id).map(Rc::clone) else { return };
+        let taken = match Kind::of_tag(tag) {
+            Some((kind @ (Kind::Eager | Kind::Header | Kind::Rts), number)) => {
+                match self.core.copy(payload) {
+                    Some((bytes, len)) => {
+                        self.core.events.push_back(Event::Message(Rc::clone(&ep), kind, number, bytes, len));
+                        Ok(())
+                    }
+                    None => Err(Corrupt),
+                }
+            }
+            Some((kind, _)) => self.control(&ep, kind, payload),
+            None => Err(Corrupt),
+        };
+        if let Err(Corrupt) = taken {
+            self.core.events.push_back(Event::Gone(ep, Gone::Corrupt));
+        }
+    }
+
+    fn gone(&mut self, id: EpId, why: Gone) {
+        let ep = self.core.find(self.iface, id).map(Rc::clone);
+        self.core.events.extend(ep.map(|ep| Event::Gone(ep, why)));
+    }
+}

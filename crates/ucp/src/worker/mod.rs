@@ -1,0 +1,335 @@
+//! Workers: where endpoints make progress.
+
+mod connect;
+mod core;
+mod wait;
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use ucs::mem::MemError;
+use uct::api::{ComponentId, Gone, Iface};
+
+use self::core::{Core, Event, Inbox};
+use self::wait::Sleeper;
+use crate::am::{AmMessage, Handler};
+use crate::config::CONNECT_TIMEOUT;
+use crate::context::ContextInner;
+use crate::ep::state::Ep;
+use crate::ep::{EpError, WorkerError};
+use crate::wire::am::Kind;
+use crate::{Context, Features};
+
+pub use self::connect::WorkerAddress;
+pub use self::wait::{Signaler, WaitError};
+
+/// Rounds of looking for events that one call of [`Worker::progress`] makes at most.
+const ROUNDS: usize = 4;
+
+/// What is known of an interface.
+struct Lane {
+    component: ComponentId,
+    /// Its transport.
+    name: &'static str,
+    /// What a short message costs.
+    nanoseconds: f64,
+    max_am: usize,
+}
+
+pub(crate) struct WorkerInner {
+    this: Weak<Self>,
+    pub(crate) ctx: Arc<ContextInner>,
+    lanes: Vec<Lane>,
+    /// Borrowed while messages are sent or looked for, never while the user's code runs. Empty once the worker is dropped.
+    pub(crate) ifaces: RefCell<Vec<Box<dyn Iface>>>,
+    pub(crate) core: RefCell<Core>,
+    handlers: RefCell<Vec<Option<Rc<RefCell<Handler>>>>>,
+    /// Progress is being made: a handler may be running.
+    in_progress: Cell<bool>,
+    sleeper: Sleeper,
+    epoll: OwnedFd,
+    connect_timeout: Duration,
+}
+
+/// Where endpoints make progress (`ucp_worker_h`): one thread's, `!Send`.
+///
+/// Nothing happens behind its back: messages are taken, handlers run and operations go on in [`Worker::progress`], and in the calls that
+/// make progress for you: [`Worker::wait`] and [`Worker::block_on`]. Dropping it ends all its endpoints; their operations fail with
+/// [`EpError::Closed`].
+#[doc(alias = "ucp_worker_h")]
+pub struct Worker {
+    inner: Rc<WorkerInner>,
+}
+
+impl Context {
+    /// Makes a worker, with an interface of each transport that has one.
+    ///
+    /// # Errors
+    /// [`WorkerError`].
+    #[doc(alias = "ucp_worker_create")]
+    pub fn worker(&self) -> Result<Worker, WorkerError> {
+        if self.inner.is_forked() {
+            return Err(WorkerError::Forked);
+        }
+        let mut results = self.inner.left_out.clone();
+        let (mut ifaces, mut lanes) = (Vec::new(), Vec::new());
+        for open in &self.inner.mds {
+            let component = open.md.attr().component;
+            match open.md.open_iface() {
+                Ok(Some(iface)) => {
+                    let attr = iface.attr();
+                    lanes.push(Lane {
+                        component,
+                        name: open.component.name(),
+                        nanoseconds: attr.am_cost.at(0) * 1e9,
+                        max_am: attr.max_am,
+                    });
+                    ifaces.push(iface);
+                }
+                Ok(None) => results.push(component, Err("it moves memory, and sends no messages".to_owned())),
+                Err(error) => return Err(WorkerError::Iface { component, error }),
+            }
+        }
+        if ifaces.is_empty() {
+            return Err(WorkerError::NoTransports { results });
+        }
+        let sys = |call| move |errno| WorkerError::Mem(MemError::of(call, errno, 0));
+        let sleeper = Sleeper::new()?;
+        let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(sys("epoll_create1"))?;
+        let fds = ifaces.iter().filter_map(|iface| iface.event_fd()).chain([sleeper.as_fd()]);
+        for fd in fds {
+            epoll::add(&epoll, fd, EventData::new_u64(0), EventFlags::IN).map_err(sys("epoll_ctl"))?;
+        }
+        let core = RefCell::new(Core::new(ifaces.len()));
+        let inner = Rc::new_cyclic(|this| WorkerInner {
+            this: Weak::clone(this),
+            connect_timeout: self.config().get(&CONNECT_TIMEOUT),
+            ctx: Arc::clone(&self.inner),
+            lanes,
+            ifaces: RefCell::new(ifaces),
+            core,
+            handlers: RefCell::default(),
+            in_progress: Cell::new(false),
+            sleeper,
+            epoll,
+        });
+        Ok(Worker { inner })
+    }
+}
+
+impl Worker {
+    /// Has `handler` called with each message that is sent to number `id`, in [`Worker::progress`]. It may post operations, and keep
+    /// what it was given; it must not wait. A message to a number without a handler is dropped, a rendezvous rejected.
+    ///
+    /// # Errors
+    /// [`WorkerError::FeatureMissing`].
+    #[doc(alias = "ucp_worker_set_am_recv_handler")]
+    pub fn am_handler(&self, id: u16, handler: impl FnMut(AmMessage) + 'static) -> Result<(), WorkerError> {
+        if !self.inner.ctx.has(Features::AM) {
+            return Err(WorkerError::FeatureMissing("AM"));
+        }
+        let mut handlers = self.inner.handlers.borrow_mut();
+        let index = usize::from(id);
+        if handlers.len() <= index {
+            handlers.resize_with(index + 1, || None);
+        }
+        let before = handlers[index].replace(Rc::new(RefCell::new(Box::new(handler))));
+        drop(handlers);
+        drop(before); // the user's code
+        Ok(())
+    }
+
+    /// Takes what has come, runs handlers and callbacks, sends what waits. Answers how much has happened; 0: nothing.
+    ///
+    /// Makes no system call as long as nobody sleeps. Within a handler it does nothing.
+    #[doc(alias = "ucp_worker_progress")]
+    pub fn progress(&self) -> usize {
+        self.inner.progress()
+    }
+}
+
+impl WorkerInner {
+    pub(crate) fn check_fork(&self) -> Result<(), WorkerError> {
+        if self.ctx.is_forked() { Err(WorkerError::Forked) } else { Ok(()) }
+    }
+
+    pub(crate) fn transport(&self, ep: &Ep) -> &'static str {
+        self.lanes[ep.iface].name
+    }
+
+    #[inline]
+    pub(crate) fn max_am(&self, ep: &Ep) -> usize {
+        self.lanes[ep.iface].max_am
+    }
+
+    fn progress(&self) -> usize {
+        if self.ctx.is_forked() || self.in_progress.replace(true) {
+            return 0;
+        }
+        let _guard = Leaves(&self.in_progress);
+        let mut all = 0;
+        for _ in 0..ROUNDS {
+            let found = self.look();
+            all += found + self.tell();
+            if found == 0 {
+                break;
+            }
+        }
+        all
+    }
+
+    /// Looks at all interfaces; sends what waits.
+    #[inline]
+    fn look(&self) -> usize {
+        let mut ifaces = self.ifaces.borrow_mut();
+        let mut core = self.core.borrow_mut();
+        let mut found = 0;
+        for (index, iface) in ifaces.iter_mut().enumerate() {
+            found += iface.progress(&mut Inbox { core: &mut core, iface: index });
+        }
+        if !core.busy.is_empty() {
+            core.pump(&mut ifaces);
+        }
+        found
+    }
+
+    /// Tells what was found, with nothing borrowed.
+    #[inline]
+    fn tell(&self) -> usize {
+        let mut told = 0;
+        loop {
+            let (event, done, closing) = {
+                let mut core = self.core.borrow_mut();
+                let core = &mut *core;
+                (core.events.pop_front(), std::mem::take(&mut core.done), std::mem::take(&mut core.closing))
+            };
+            let now = done.len() + closing.len() + usize::from(event.is_some());
+            if now == 0 {
+                return told;
+            }
+            told += now;
+            done.into_iter().for_each(|(op, result)| op.end(result));
+            closing.iter().for_each(|ep| self.end(ep));
+            match event {
+                Some(Event::Message(ep, kind, id, bytes, len)) => self.deliver(&ep, (kind, id), bytes, len),
+                Some(Event::Gone(ep, why)) => self.fail(&ep, why.into()),
+                None => {}
+            }
+        }
+    }
+
+    #[inline]
+    fn deliver(&self, ep: &Rc<Ep>, (kind, id): (Kind, u16), bytes: Vec<u8>, len: usize) {
+        let Some(this) = self.this.upgrade() else { return };
+        let Ok(message) = AmMessage::new(this, Rc::clone(ep), kind, bytes, len) else {
+            return self.fail(ep, EpError::Peer(Gone::Corrupt));
+        };
+        let handler = self.handlers.borrow().get(usize::from(id)).and_then(Option::clone);
+        match handler {
+            Some(handler) => (handler.borrow_mut())(message),
+            None => {
+                tracing::debug!(id, "a message to a number that has no handler");
+                message.reject();
+            }
+        }
+    }
+
+    /// An endpoint is of no more use: ends all that it has to do, and tells the user, once.
+    fn fail(&self, ep: &Rc<Ep>, error: EpError) {
+        let on_error = {
+            let mut core = self.core.borrow_mut();
+            let mut state = ep.state.borrow_mut();
+            if state.error.is_some() {
+                return;
+            }
+            state.fail(error, &mut core.done);
+            state.on_error.take()
+        };
+        tracing::debug!(%error, "an endpoint is of no more use");
+        if ep.users.get() == 0 {
+            self.disconnect(ep);
+        }
+        if let Some(on_error) = on_error {
+            on_error(error);
+        }
+    }
+
+    /// Closes an endpoint at once.
+    pub(crate) fn end(&self, ep: &Rc<Ep>) {
+        let on_error = {
+            let mut core = self.core.borrow_mut();
+            let mut state = ep.state.borrow_mut();
+            state.fail(EpError::Closed, &mut core.done);
+            state.on_error.take()
+        };
+        drop(on_error); // the user's code
+        self.disconnect(ep);
+    }
+
+    /// Ends the interface's endpoint.
+    pub(crate) fn disconnect(&self, ep: &Ep) {
+        if let Some(iface) = self.ifaces.borrow_mut().get_mut(ep.iface) {
+            iface.disconnect(ep.id);
+        }
+        self.core.borrow_mut().remove(ep);
+    }
+}
+
+/// No progress is being made any more, however it has ended.
+struct Leaves<'a>(&'a Cell<bool>);
+
+impl Drop for Leaves<'_> {
+    fn drop(&mut self) {
+        self.0.set(false);
+    }
+}
+
+impl AsFd for Worker {
+    /// One descriptor for all its events: see [`Worker::arm`].
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inner.epoll.as_fd()
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let mut core = self.inner.core.borrow_mut();
+        let eps: Vec<Rc<Ep>> = core.eps().map(Rc::clone).collect();
+        let mut callbacks = Vec::new();
+        for ep in eps {
+            let mut state = ep.state.borrow_mut();
+            state.fail(EpError::Closed, &mut core.done);
+            callbacks.extend(state.on_error.take());
+            core.remove(&ep);
+        }
+        let (done, events, busy) = (
+            std::mem::take(&mut core.done),
+            std::mem::take(&mut core.events),
+            std::mem::take(&mut core.busy),
+        );
+        drop(core);
+        let ifaces = std::mem::take(&mut *self.inner.ifaces.borrow_mut());
+        // These may hold endpoints, which hold the worker.
+        let handlers = std::mem::take(&mut *self.inner.handlers.borrow_mut());
+        done.into_iter().for_each(|(op, result)| op.end(result));
+        drop((ifaces, handlers, callbacks, events, busy));
+    }
+}
+
+impl fmt::Debug for WorkerInner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = self.lanes.iter().map(|lane| lane.name).collect();
+        f.debug_struct("Worker").field("transports", &names).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Worker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}

@@ -1,0 +1,72 @@
+//! Workers and endpoints within one process, by each transport that connects workers.
+
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation)] // what a test expects, and patterns
+
+mod lives;
+mod memory;
+mod messages;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use ucp::{Context, Endpoint, Features, Worker};
+
+/// Long enough for anything, on any machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(crate) fn context(tls: &str) -> Context {
+    let features = Features::AM | Features::RMA | Features::AMO64 | Features::EXPORTED_MEMH;
+    Context::builder().features(features).set("UCX_TLS", tls).build().unwrap()
+}
+
+/// Two workers, and an endpoint from the first to the second: the same worker where the transport reaches no other.
+pub(crate) struct Pair {
+    pub(crate) ep: Endpoint,
+    pub(crate) a: Worker,
+    b: Option<Worker>,
+}
+
+impl Pair {
+    pub(crate) fn new(tls: &str) -> Self {
+        let a = context(tls).worker().unwrap();
+        let b = (tls != "self").then(|| context(tls).worker().unwrap());
+        let address = b.as_ref().unwrap_or(&a).address().unwrap();
+        let ep = a.connect(address.as_bytes()).unwrap();
+        assert_eq!(ep.info().transport, if tls == "self" { "self" } else { "shm" });
+        Self { ep, a, b }
+    }
+
+    pub(crate) fn b(&self) -> &Worker {
+        self.b.as_ref().unwrap_or(&self.a)
+    }
+
+    pub(crate) fn progress(&self) {
+        self.a.progress();
+        self.b().progress();
+    }
+
+    /// Has both make progress until that holds.
+    pub(crate) fn until(&self, what: &str, holds: impl Fn() -> bool) {
+        let end = Instant::now() + PATIENCE;
+        while !holds() {
+            assert!(Instant::now() < end, "not in time: {what}");
+            self.progress();
+        }
+    }
+
+    /// Drops the second worker.
+    pub(crate) fn lose_b(&mut self) {
+        self.b = None;
+    }
+}
+
+/// What handlers have seen.
+pub(crate) type Seen<T> = Rc<RefCell<Vec<T>>>;
+
+pub(crate) const TRANSPORTS: [&str; 2] = ["self", "shm"];
+
+/// Bytes that tell where they are from.
+pub(crate) fn pattern(len: usize, seed: u8) -> Vec<u8> {
+    (0..len).map(|index| (index as u8).wrapping_mul(31) ^ (index >> 8) as u8 ^ seed).collect()
+}

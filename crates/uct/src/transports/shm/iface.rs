@@ -1,0 +1,328 @@
+//! The interface of `shm`: with each peer, memory of two rings that both map, one a direction.
+//!
+//! The side that connects makes the memory, a sealed memfd, and passes it over the service socket of the other one's context; that
+//! socket then belongs to the two workers. A byte on it wakes who sleeps, and its end tells that the peer has gone.
+//!
+//! ```text
+//! connects ──ring, from 0───────────▶ is connected to
+//!          ◀──ring, from ring_len────
+//!          ◀──socket: wake, end─────▶
+//! ```
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use ucs::mem::page::page_size;
+use ucs::mem::shared::BoundsError;
+use ucs::mem::{Mapping, MemError, Memfd};
+use ucs::time::Deadline;
+
+use super::wire::Address;
+use crate::api::{
+    AttachError, ComponentId, EpId, Gone, Iface, IfaceAttr, IfaceError, IfaceFlags, LinearCost, MdParams,
+    NewEp, Payload, SendError, Sink,
+};
+use crate::export::PeerState;
+use crate::memory::Local;
+use crate::process::Process;
+use crate::ring::{Consumer, Incoming, LINE, Producer, ring_len};
+use crate::service::watch::{Watch, Watching};
+use crate::service::{Arrival, Door, Exporter, Service};
+use crate::transports::places::Places;
+
+/// Lines of a ring: 128 KiB, of which a message takes a quarter at most.
+const LINES: u32 = 2048;
+/// Most bytes of a message.
+const MAX_AM: usize = LINES as usize / 4 * LINE - LINE;
+/// How many messages of one endpoint are taken by one call, so that none waits for another one's flood.
+const BATCH: usize = 16;
+/// The number that the bell has in the epoll set; endpoints have those of their places.
+const BELL: u64 = u64::MAX;
+
+/// Bytes of the memory that two workers share.
+fn shared_len() -> usize {
+    (2 * ring_len(LINES)).next_multiple_of(page_size())
+}
+
+/// An endpoint.
+#[derive(Debug)]
+struct ShmEp {
+    sends: Producer,
+    receives: Consumer,
+    socket: Arc<OwnedFd>,
+    state: Arc<PeerState>,
+    _watching: Watching,
+    /// It was told of as gone.
+    is_over: bool,
+}
+
+/// The interface of `shm`.
+#[derive(Debug)]
+pub(super) struct ShmIface {
+    attr: IfaceAttr,
+    service: Arc<Service>,
+    boot: [u8; 16],
+    context_uuid: [u8; 16],
+    door: Door,
+    eps: Places<ShmEp>,
+    epoll: OwnedFd,
+    /// It was armed, and has not looked since.
+    is_armed: bool,
+}
+
+impl ShmIface {
+    pub(super) fn open(boot: [u8; 16], params: &MdParams) -> Result<Self, IfaceError> {
+        let service = Arc::clone(&params.service);
+        let door = service.open_door(shared_len())?;
+        let sys = |call| move |errno| MemError::of(call, errno, 0);
+        let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(sys("epoll_create1"))?;
+        epoll::add(&epoll, &**door.bell(), EventData::new_u64(BELL), EventFlags::IN)
+            .map_err(sys("epoll_ctl"))?;
+        let attr = IfaceAttr {
+            component: ComponentId::SHM,
+            flags: IfaceFlags::AM
+                | IfaceFlags::EVENT_FD
+                | IfaceFlags::PEER_FAILURE
+                | IfaceFlags::INTER_PROCESS,
+            max_am: MAX_AM,
+            am_cost: LinearCost { base: 100e-9, per_byte: 0.05e-9 },
+        };
+        let context_uuid = *params.exports.uuid();
+        Ok(Self { attr, service, boot, context_uuid, door, eps: Places::new(), epoll, is_armed: false })
+    }
+
+    /// Adds an endpoint over memory that both sides have mapped; who connected sends by the first ring.
+    fn add(
+        &mut self,
+        memory: Mapping,
+        connects: bool,
+        socket: Arc<OwnedFd>,
+        process: Option<Arc<Process>>,
+    ) -> Result<EpId, AttachError> {
+        let memory = Arc::new(memory);
+        let (first, second) = (0, ring_len(LINES));
+        let (out, back) = if connects { (first, second) } else { (second, first) };
+        let rings = Producer::new(Arc::clone(&memory), out, LINES).zip(Consumer::new(memory, back, LINES));
+        let (sends, receives) = rings.ok_or(AttachError::Malformed("the memory shared is too small"))?;
+        let state = Arc::new(PeerState::with_bell(self.door.bell()));
+        let mut watches = vec![Watch::Connection(Arc::clone(&socket))];
+        watches.extend(process.map(Watch::Process));
+        let watching = self.service.watch(&state, watches).map_err(AttachError::Service)?;
+        let ep = ShmEp {
+            sends,
+            receives,
+            socket: Arc::clone(&socket),
+            state,
+            _watching: watching,
+            is_over: false,
+        };
+        let id = self.eps.add(ep);
+        let events = EventFlags::IN | EventFlags::RDHUP;
+        if let Err(errno) = epoll::add(&self.epoll, &socket, EventData::new_u64(u64::from(id.index)), events)
+        {
+            self.eps.remove(id);
+            return Err(AttachError::Mem(MemError::of("epoll_ctl", errno, 0)));
+        }
+        Ok(id)
+    }
+
+    fn welcome(&mut self, sink: &mut dyn Sink) -> usize {
+        self.door.bell().clear();
+        let mut told = 0;
+        for Arrival { socket, process, memory, from } in self.door.take() {
+            match self.add(memory, false, Arc::new(socket), process.map(Arc::new)) {
+                Ok(ep) => {
+                    sink.arrived(NewEp { ep, peer: from });
+                    told += 1;
+                }
+                // Its socket is closed: so the peer hears of it.
+                Err(error) => tracing::warn!(%error, "a peer that has connected is turned away"),
+            }
+        }
+        told
+    }
+
+    /// Awake again: what was sent to wake it is taken away.
+    #[cold]
+    fn disarm(&mut self) {
+        self.is_armed = false;
+        self.eps.each(|_, ep| ep.receives.disarm());
+        let mut buffer = [const { std::mem::MaybeUninit::<Event>::uninit() }; 64];
+        let Ok((events, _)) = epoll::wait(&self.epoll, &mut buffer, Some(&Timespec::default())) else {
+            return;
+        };
+        for event in events {
+            match event.data.u64() {
+                BELL => self.door.bell().clear(),
+                index => {
+                    if let Some(ep) = u32::try_from(index).ok().and_then(|index| self.eps.at(index)) {
+                        ep.forget_wakes();
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl ShmEp {
+    /// Takes the bytes that were sent to wake this side. There are as many as the socket holds at most, and each costs its sender a
+    /// system call.
+    fn forget_wakes(&self) {
+        let mut bytes = [0; 64];
+        for _ in 0..BATCH {
+            if !matches!(recv(&self.socket, &mut bytes, RecvFlags::DONTWAIT), Ok((_, 1..))) {
+                break;
+            }
+        }
+    }
+
+    fn wake(&self) {
+        // Full: then it is awake, or will be. Closed: then nobody is.
+        let _ = send(&self.socket, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    }
+
+    /// Takes messages; answers how many, or why there will be no more.
+    #[inline]
+    fn receive(&mut self, id: EpId, sink: &mut dyn Sink) -> Result<usize, Gone> {
+        for count in 0..BATCH {
+            match self.receives.receive() {
+                Ok(Some(message)) => sink.am(id, message.tag(), &Bytes(&message)),
+                Ok(None) if count == 0 => break,
+                Ok(None) => return Ok(count),
+                Err(_) => return Err(Gone::Corrupt),
+            }
+            if count + 1 == BATCH {
+                return Ok(BATCH);
+            }
+        }
+        // Asked again after the end was told: what was sent before it is there by then.
+        if self.state.is_gone() && self.receives.is_empty() { Err(Gone::Closed) } else { Ok(0) }
+    }
+}
+
+struct Bytes<'a, 'r>(&'a Incoming<'r>);
+
+impl Payload for Bytes<'_, '_> {
+    #[inline]
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    #[inline]
+    fn read(&self, at: usize, dst: &mut [u8]) -> Result<(), BoundsError> {
+        self.0.read(at, dst)
+    }
+}
+
+impl Iface for ShmIface {
+    fn attr(&self) -> &IfaceAttr {
+        &self.attr
+    }
+
+    fn address(&self) -> Vec<u8> {
+        let address = Address {
+            process: *self.service.me(),
+            worker: self.door.number(),
+            token: *self.door.token(),
+            context_uuid: self.context_uuid,
+            in_directory: self.service.is_in_directory(),
+            boot: self.boot,
+        };
+        address.encode().to_vec()
+    }
+
+    fn connect(&mut self, address: &[u8], deadline: &Deadline) -> Result<NewEp, AttachError> {
+        let address = Address::decode(address).map_err(AttachError::Malformed)?;
+        if address.boot != self.boot {
+            return Err(AttachError::Unreachable {
+                reason: "the peer is on another system, or on this one before it was booted anew".to_owned(),
+                remedy: "run both sides on one system: this version has no transport between systems",
+            });
+        }
+        let exporter = Exporter::of_worker(address.context_uuid, address.process, address.in_directory);
+        let (file, memory) = Memfd::create("rucx-rings", shared_len(), false)?;
+        let worker = (address.worker, address.token);
+        let connected = self.service.connect(&exporter, worker, &file, deadline)?;
+        let ep = self.add(memory, true, connected.socket, Some(connected.process))?;
+        Ok(NewEp { ep, peer: address.context_uuid })
+    }
+
+    fn disconnect(&mut self, ep: EpId) {
+        if let Some(ep) = self.eps.remove(ep) {
+            // The set would go on telling of it while a fork's child has it open.
+            let _ = epoll::delete(&self.epoll, &ep.socket);
+            let _ = rustix::net::shutdown(&ep.socket, rustix::net::Shutdown::Both);
+        }
+    }
+
+    #[inline]
+    fn am(
+        &mut self,
+        ep: EpId,
+        tag: u32,
+        [first, second]: [&[u8]; 2],
+        body: &Local<'_>,
+    ) -> Result<(), SendError> {
+        let max = self.attr.max_am;
+        let ep = self.eps.get(ep).filter(|ep| !ep.is_over).ok_or(SendError::Gone)?;
+        let head = first.len() + second.len();
+        let len = head.saturating_add(body.len());
+        if len > max {
+            return Err(SendError::TooLong);
+        }
+        let Some(mut message) = ep.sends.begin(len) else {
+            return Err(if ep.state.is_gone() { SendError::Gone } else { SendError::Full });
+        };
+        message.write(0, first);
+        message.write(first.len(), second);
+        // Not published when it fails: nothing is sent.
+        body.in_pieces(|at, piece| {
+            message.write(head + at, piece);
+            Ok(())
+        })?;
+        message.publish(tag);
+        if ep.sends.must_wake() {
+            ep.wake();
+        }
+        Ok(())
+    }
+
+    fn progress(&mut self, sink: &mut dyn Sink) -> usize {
+        if self.is_armed {
+            self.disarm();
+        }
+        let mut told = if self.door.has_news() { self.welcome(sink) } else { 0 };
+        self.eps.each(|id, ep| {
+            if ep.is_over {
+                return;
+            }
+            match ep.receive(id, sink) {
+                Ok(count) => told += count,
+                Err(why) => {
+                    ep.is_over = true;
+                    sink.gone(id, why);
+                    told += 1;
+                }
+            }
+        });
+        told
+    }
+
+    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.epoll.as_fd())
+    }
+
+    fn arm(&mut self) -> bool {
+        self.is_armed = true;
+        let mut idle = true;
+        self.eps.each(|_, ep| idle &= ep.is_over || (ep.receives.arm() && !ep.state.is_gone()));
+        let idle = idle && !self.door.has_news();
+        if !idle {
+            self.disarm();
+        }
+        idle
+    }
+}
