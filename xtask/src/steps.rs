@@ -108,6 +108,33 @@ const ASAN_ENV: [(&str, &str); 5] = [
     ("CARGO_TARGET_DIR", "{target}/asan"),
 ];
 
+/// An example that is run by itself.
+macro_rules! example {
+    ($name:literal, $about:literal) => {
+        Step {
+            name: $name,
+            about: $about,
+            slow: false,
+            minutes: 15,
+            action: Action::Command {
+                argv: &[
+                    "cargo",
+                    "run",
+                    "--locked",
+                    "-q",
+                    "--release",
+                    "-p",
+                    "rucx-examples",
+                    "--example",
+                    $name,
+                ],
+                env: &[],
+                prints: true,
+            },
+        }
+    };
+}
+
 /// The table.
 pub(crate) const STEPS: &[Step] = &[
     Step {
@@ -245,27 +272,10 @@ pub(crate) const STEPS: &[Step] = &[
             into: "{target}/release/examples/dpu",
         },
     },
-    Step {
-        name: "buffers",
-        about: "the example of owned buffers as operands",
-        slow: false,
-        minutes: 15,
-        action: Action::Command {
-            argv: &[
-                "cargo",
-                "run",
-                "--locked",
-                "-q",
-                "--release",
-                "-p",
-                "rucx-examples",
-                "--example",
-                "buffers",
-            ],
-            env: &[],
-            prints: true,
-        },
-    },
+    example!("buffers", "the example of owned buffers as operands"),
+    example!("hello", "the example of two workers that say hello"),
+    example!("rma", "the example of remote memory"),
+    example!("am_rpc", "the example of remote procedure calls"),
     Step {
         name: "demo",
         about: "what ./run demo shows works",
