@@ -75,7 +75,7 @@ impl<const WITHOUT: u8> Memory for Model<WITHOUT> {
             if WITHOUT != RELEASE_BY_CONTENTS {
                 word.owned.with_mut(|_| ());
             }
-            word.word.store(u64::from_le_bytes(bytes.try_into().unwrap()), Ordering::Relaxed);
+            word.word.store(u64::from_ne_bytes(bytes.try_into().unwrap()), Ordering::Relaxed);
         }
         Ok(())
     }
@@ -85,7 +85,7 @@ impl<const WITHOUT: u8> Memory for Model<WITHOUT> {
             if WITHOUT != RELEASE_BY_CONTENTS {
                 word.owned.with(|_| ());
             }
-            bytes.copy_from_slice(&word.word.load(Ordering::Relaxed).to_le_bytes());
+            bytes.copy_from_slice(&word.word.load(Ordering::Relaxed).to_ne_bytes());
         }
         Ok(())
     }
@@ -121,8 +121,8 @@ fn ring_with_fences<const WITHOUT: u8>(before: u64, producer: bool, consumer: bo
 /// Sends `len` bytes; only the first and the last word are written, which tell `number`.
 fn send<const WITHOUT: u8>(producer: &mut Producer<Model<WITHOUT>>, number: u64, len: usize) -> bool {
     let Some(mut outgoing) = producer.begin(len) else { return false };
-    outgoing.write(0, &number.to_le_bytes());
-    outgoing.write(len - 8, &number.to_le_bytes());
+    outgoing.write(0, &number.to_ne_bytes());
+    outgoing.write(len - 8, &number.to_ne_bytes());
     outgoing.publish(u32::try_from(number).unwrap());
     true
 }
@@ -133,7 +133,7 @@ fn receive<const WITHOUT: u8>(consumer: &mut Consumer<Model<WITHOUT>>) -> Option
     for at in [0, incoming.len() - 8] {
         let mut word = [0; 8];
         incoming.read(at, &mut word).unwrap();
-        assert_eq!(u64::from_le_bytes(word), number, "a part of the message");
+        assert_eq!(u64::from_ne_bytes(word), number, "a part of the message");
     }
     Some(number)
 }
@@ -223,7 +223,7 @@ fn old_payloads<const WITHOUT: u8>() {
         // Its last word lies in line 1 as a header would, and looks like one.
         let like_a_header = super::wire::message(0, 8);
         let mut outgoing = producer.begin(64).unwrap();
-        outgoing.write(56, &like_a_header.to_le_bytes());
+        outgoing.write(56, &like_a_header.to_ne_bytes());
         outgoing.publish(0);
         drop(consumer.receive().unwrap().unwrap());
         for number in 2..8 {
