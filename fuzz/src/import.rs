@@ -17,6 +17,7 @@ use ucp::wire::handle::{Entry, Handle};
 use ucp::{Context, Features, ImportError, ImportedRegion, MemMap, PackedMemh, Region};
 use uct::transports::{cma, self_, shm};
 
+use crate::input::Input;
 use crate::repair;
 
 const SELF: u16 = 1;
@@ -104,25 +105,6 @@ pub fn handle_import(data: &[u8]) -> bool {
     };
     assert_eq!(ctx.stats().imports, 0, "an import leaves nothing behind");
     accepted
-}
-
-/// The rest of the input; zeros when it has ended.
-struct Input<'a>(&'a [u8]);
-
-impl<'a> Input<'a> {
-    fn byte(&mut self) -> u8 {
-        self.bytes(1).first().copied().unwrap_or_default()
-    }
-
-    fn bytes(&mut self, len: usize) -> &'a [u8] {
-        let (bytes, rest) = self.0.split_at(len.min(self.0.len()));
-        self.0 = rest;
-        bytes
-    }
-
-    fn number(&mut self) -> usize {
-        usize::from(self.byte()) + (usize::from(self.byte()) << 8)
-    }
 }
 
 /// One change.

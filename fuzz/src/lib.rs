@@ -6,6 +6,7 @@
 //! | [`handle_decode`] | a packed handle is refused or canonical, with any checksum and with the right one |
 //! | [`handle_import`] | an import of a changed handle never panics and never reaches another region than the token's |
 //! | [`service_request`], [`service_reply`] | a message is refused or canonical; an export table grants what it published only |
+//! | [`ring`] | a ring loses nothing between its ends, and bears all that a third one writes |
 //! | [`mkey_cma`], [`mkey_self`], [`mkey_shm`] | a key is refused or canonical |
 //!
 //! libFuzzer drives them through the programs in `fuzz_targets`; `cargo test -p rucx-fuzz` replays the corpora.
@@ -14,9 +15,12 @@
 
 mod formats;
 mod import;
+mod input;
+mod ring;
 
 pub use formats::{handle_decode, mkey_cma, mkey_self, mkey_shm, service_reply, service_request};
 pub use import::handle_import;
+pub use ring::ring;
 
 /// A fuzz target.
 pub type Target = fn(&[u8]) -> bool;
@@ -28,6 +32,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("mkey_cma", mkey_cma),
     ("mkey_self", mkey_self),
     ("mkey_shm", mkey_shm),
+    ("ring", ring),
     ("service_reply", service_reply),
     ("service_request", service_request),
 ];

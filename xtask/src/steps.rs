@@ -59,6 +59,7 @@ const TSAN: &[&[&str]] = &[
     // The sanitizer has no threads in a fork's child.
     &["-p", "ucs", "--lib", "rcache::tests", "--", "--skip", "forks"],
     &["-p", "uct", "--lib", "export::"],
+    &["-p", "uct", "--lib", "ring::"],
 ];
 
 /// Those that race when `RUCX_TSAN_GUARD` takes their atomics away.

@@ -51,6 +51,8 @@ mod consumer;
 mod producer;
 pub mod wire;
 
+#[cfg(all(test, loom))]
+mod loom_models;
 #[cfg(test)]
 mod tests;
 

@@ -15,9 +15,9 @@ pub const MAX_TAG: u32 = (1 << 24) - 1;
 
 /// Lines before the data.
 const CONTROL_LINES: usize = 2;
-/// The consumer's position: lines since the beginning.
-const POSITION: u64 = 0;
-/// Not 0: the consumer sleeps.
+/// How many bytes before the data the consumer's position lies: lines since the beginning.
+const POSITION: u64 = 2 * LINE as u64;
+/// How many bytes before the data its other word lies, which is not 0 while it sleeps.
 const ASLEEP: u64 = LINE as u64;
 /// Bytes of a header word.
 const HEADER: usize = 8;
@@ -147,7 +147,8 @@ impl Memory for Arc<Mapping> {
 #[derive(Debug)]
 pub(super) struct Ring<M> {
     memory: M,
-    offset: u64,
+    /// Where data line 0 begins.
+    data: u64,
     lines: u64,
 }
 
@@ -158,12 +159,13 @@ impl<M: Memory> Ring<M> {
             && lines.is_power_of_two()
             && (MIN_LINES..=MAX_LINES).contains(&lines)
             && offset.checked_add(ring_len(lines)).is_some();
-        let ring = is_one.then(|| Self { memory, offset: offset as u64, lines: lines.into() })?;
+        if !is_one {
+            return None;
+        }
         // Memory is one range: what holds the first word and the last one holds all.
-        ring.position()?;
-        let last = ring.payload(ring.lines - 1) + (LINE - 2 * HEADER) as u64;
-        ring.memory.word(last)?;
-        Some(ring)
+        memory.word(offset as u64)?;
+        memory.word((offset + ring_len(lines) - HEADER) as u64)?;
+        Some(Self { memory, data: (offset + CONTROL_LINES * LINE) as u64, lines: lines.into() })
     }
 
     /// How many data lines it has.
@@ -198,39 +200,45 @@ impl<M: Memory> Ring<M> {
     /// The consumer's position.
     #[inline]
     pub(super) fn position(&self) -> Option<&M::Word> {
-        self.memory.word(self.offset + POSITION)
+        self.memory.word(self.data - POSITION)
     }
 
     /// Whether the consumer sleeps.
     #[inline]
     pub(super) fn asleep(&self) -> Option<&M::Word> {
-        self.memory.word(self.offset + ASLEEP)
+        self.memory.word(self.data - ASLEEP)
     }
 
     /// The header word of a line.
     #[inline]
     pub(super) fn header(&self, line: u64) -> Option<&M::Word> {
-        self.memory.word(self.payload(line) - HEADER as u64)
+        self.memory.word(self.start(line))
     }
 
-    /// Where the payload of a record that begins in this line begins.
+    /// Where a line begins.
     #[inline]
-    fn payload(&self, line: u64) -> u64 {
-        self.offset + (CONTROL_LINES * LINE + HEADER) as u64 + self.index(line) * LINE as u64
+    fn start(&self, line: u64) -> u64 {
+        self.data + self.index(line) * LINE as u64
+    }
+
+    /// Where a byte of the payload of a record that begins in this line lies.
+    #[inline]
+    fn payload(&self, line: u64, at: usize) -> u64 {
+        self.start(line) + (HEADER + at) as u64
     }
 
     /// Writes to the payload, `len` bytes, of a record that lies within the ring.
     #[inline]
     pub(super) fn write(&self, line: u64, len: usize, at: usize, src: &[u8]) -> Result<(), BoundsError> {
         check(len, at, src.len())?;
-        self.memory.write(self.payload(line) + at as u64, src)
+        self.memory.write(self.payload(line, at), src)
     }
 
     /// Reads from it.
     #[inline]
     pub(super) fn read(&self, line: u64, len: usize, at: usize, dst: &mut [u8]) -> Result<(), BoundsError> {
         check(len, at, dst.len())?;
-        self.memory.read(self.payload(line) + at as u64, dst)
+        self.memory.read(self.payload(line, at), dst)
     }
 
     /// See [`Memory::fence`].
