@@ -277,6 +277,7 @@ pub(crate) const STEPS: &[Step] = &[
     example!("hello", "the example of two workers that say hello"),
     example!("rma", "the example of remote memory"),
     example!("am_rpc", "the example of remote procedure calls"),
+    example!("tokio_echo", "the example of workers within tokio"),
     Step {
         name: "demo",
         about: "what ./run demo shows works",

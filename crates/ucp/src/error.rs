@@ -7,8 +7,8 @@ use uct::export::NotRevoked;
 use uct::memory::{AccessError, StaleReason};
 
 use crate::{
-    ConnectError, EpError, ImportError, InitError, MapError, MdResults, PackError, RkeyError, TransferError,
-    WorkerError,
+    ConnectError, EpError, ImportError, InitError, MapError, MdResults, PackError, RkeyError, ThreadEnded,
+    TransferError, WorkerError,
 };
 
 /// Any error of this crate: for programs that pass errors on.
@@ -54,6 +54,9 @@ pub enum Error {
     /// An endpoint is of no more use.
     #[error(transparent)]
     Endpoint(#[from] EpError),
+    /// A worker's thread has ended.
+    #[error(transparent)]
+    Thread(#[from] ThreadEnded),
     /// An operation has not ended in time.
     #[error("the operation has not ended in time")]
     TimedOut,
@@ -76,6 +79,7 @@ impl Error {
             Self::Connect(error) => error.status(),
             Self::Rkey(error) => error.status(),
             Self::Endpoint(error) => error.status(),
+            Self::Thread(error) => error.status(),
             Self::TimedOut => Status::TimedOut,
         }
     }
@@ -112,6 +116,7 @@ impl Error {
             Self::Connect(error) => error.remedy().to_owned(),
             Self::Rkey(error) => error.remedy(),
             Self::Endpoint(error) => error.remedy().to_owned(),
+            Self::Thread(error) => error.remedy().to_owned(),
             Self::TimedOut => "wait longer, or see whether the peer makes progress".to_owned(),
         }
     }

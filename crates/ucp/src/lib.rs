@@ -66,6 +66,7 @@ mod context;
 mod ep;
 mod error;
 mod mem;
+mod remote;
 mod request;
 mod rma;
 pub mod wire;
@@ -79,6 +80,7 @@ pub use mem::{
     Buf, ImportError, ImportedRegion, MapError, MdOutcome, MdResult, MdResults, MemMap, MemSlice, Offer,
     OpError, PackError, PackedMemh, RegMode, Region, RegionReader, RegionWriter, TransferError, read_handle,
 };
+pub use remote::{Remote, Resident, ThreadEnded, WorkerThread};
 pub use request::Request;
 pub use rma::{PackedRkey, RemoteRegion, RkeyError};
 pub use ucs::Status;

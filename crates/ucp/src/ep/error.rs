@@ -78,6 +78,9 @@ pub enum WorkerError {
     /// Waiting for events failed.
     #[error("waiting for events: {0}")]
     Wait(Errno),
+    /// A thread could not be started.
+    #[error("the worker's thread could not be started: {0}")]
+    Thread(String),
     /// A handler waits: nothing goes on meanwhile.
     #[error("a handler or callback must not wait")]
     InHandler,
@@ -96,6 +99,7 @@ impl WorkerError {
             Self::Mem(error) => error.status(),
             Self::AddressTooLong => Status::ExceedsLimit,
             Self::Wait(_) => Status::IoError,
+            Self::Thread(_) => Status::NoResource,
             Self::InHandler => Status::InvalidParam,
             Self::Forked => Status::Forked,
         }
@@ -111,6 +115,9 @@ impl WorkerError {
             Self::Mem(error) => error.remedy().to_owned(),
             Self::AddressTooLong => "allow fewer transports in UCX_TLS".to_owned(),
             Self::Wait(_) => "see the error of the system".to_owned(),
+            Self::Thread(_) => {
+                "raise the limit of processes with `ulimit -u`, or the pids limit of the cgroup".to_owned()
+            }
             Self::InHandler => "keep the request, and wait for it outside of the handler".to_owned(),
             Self::Forked => "create a new Context in the child".to_owned(),
         }

@@ -2,6 +2,8 @@
 
 mod connect;
 mod core;
+#[cfg(feature = "tokio")]
+mod tokio;
 mod wait;
 
 use std::cell::{Cell, RefCell};

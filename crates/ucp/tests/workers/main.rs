@@ -5,6 +5,7 @@
 mod lives;
 mod memory;
 mod messages;
+mod remote;
 
 use std::cell::RefCell;
 use std::rc::Rc;
