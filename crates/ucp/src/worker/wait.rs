@@ -22,8 +22,6 @@ use crate::request::Request;
 const SPINS: u32 = 256;
 /// How often the processor is given to others before the thread sleeps.
 const YIELDS: u32 = 8;
-/// How long a thread sleeps at most that has something to send and no room for it: nobody tells of room.
-const FULL: Duration = Duration::from_millis(1);
 /// Longest sleep asked of the kernel at once: any Duration is a limit, not every one is a timespec.
 const LONG: Duration = Duration::from_secs(3600);
 
@@ -218,14 +216,14 @@ impl Worker {
         }
     }
 
-    /// Has its descriptor ([`AsFd`]) be readable when there is something to do. `false`: there is already, or something is to be sent and
-    /// there is no room for it: make progress instead of waiting. The next [`Worker::progress`] ends it.
+    /// Has its descriptor ([`AsFd`]) be readable when there is something to do. `false`: there is already: make progress instead of
+    /// waiting. The next [`Worker::progress`] ends it.
     #[doc(alias = "ucp_worker_arm")]
     #[doc(alias = "ucp_worker_get_efd")]
     #[must_use = "false: do not wait"]
     pub fn arm(&self) -> bool {
         self.inner.sleeper.clear();
-        self.inner.arm() && self.inner.core.borrow().busy.is_empty()
+        self.inner.arm()
     }
 
     /// Wakes it from other threads.
@@ -274,8 +272,6 @@ impl WorkerInner {
         if !self.arm() {
             return Ok(());
         }
-        let is_full = !self.core.borrow().busy.is_empty();
-        let limit = if is_full { Some(limit.map_or(FULL, |limit| limit.min(FULL))) } else { limit };
         let timeout = limit.map(|limit| Timespec::try_from(limit.min(LONG)).unwrap_or_default());
         let mut buffer = [const { std::mem::MaybeUninit::<Event>::uninit() }; 1];
         match epoll::wait(&self.epoll, &mut buffer, timeout.as_ref()) {

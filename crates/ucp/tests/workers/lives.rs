@@ -170,6 +170,25 @@ fn sleepers_are_woken_by_messages_ends_signals_and_wakers() {
 }
 
 #[test]
+fn a_sender_sleeps_until_there_is_room() {
+    let pair = Pair::new("shm");
+    pair.b().am_handler(1, |_| {}).unwrap();
+    let mut requests = Vec::new();
+    while requests.iter().all(ucp::Request::is_ended) {
+        requests.push(pair.ep.am_send(1, b"", vec![1; 4096]));
+    }
+    // Nothing happens on either side: nobody spins, nobody is woken.
+    assert!(!pair.a.wait_any(Duration::from_millis(20)).unwrap());
+    assert!(pair.a.arm());
+    let begin = Instant::now();
+    while !requests.iter().all(ucp::Request::is_ended) {
+        assert!(begin.elapsed() < PATIENCE, "it was not woken");
+        pair.b().progress();
+        pair.a.wait_any(PATIENCE).unwrap();
+    }
+}
+
+#[test]
 fn armed_descriptors_tell() {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     for tls in TRANSPORTS {

@@ -191,7 +191,8 @@ pub trait Iface: Send + fmt::Debug {
     #[doc(alias = "uct_iface_event_fd_get")]
     fn event_fd(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Has the descriptor tell of the next event. `false`: there is something to do already, so do not wait. [`Iface::progress`] ends it.
+    /// Has the descriptor tell of the next event: a message, a peer that comes or goes, or room for what was refused as
+    /// [`SendError::Full`]. `false`: there is something to do already, so do not wait. [`Iface::progress`] ends it.
     #[doc(alias = "uct_iface_event_arm")]
     fn arm(&mut self) -> bool;
 }

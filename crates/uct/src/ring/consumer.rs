@@ -17,6 +17,8 @@ pub struct Consumer<M: Memory = Arc<Mapping>> {
     position: u64,
     /// What the producer was told of it.
     told: u64,
+    /// The producer waited for that.
+    wakes: bool,
 }
 
 impl Consumer {
@@ -33,7 +35,7 @@ impl Consumer {
 impl<M: Memory> Consumer<M> {
     /// As [`Consumer::new`], over any memory.
     pub(super) fn over(memory: M, offset: usize, lines: u32) -> Option<Self> {
-        Some(Self { ring: Ring::new(memory, offset, lines)?, position: 0, told: 0 })
+        Some(Self { ring: Ring::new(memory, offset, lines)?, position: 0, told: 0, wakes: false })
     }
 
     /// The next message, if one is there.
@@ -98,6 +100,19 @@ impl<M: Memory> Consumer<M> {
             position.store(self.position, Ordering::Release);
             self.told = self.position;
         }
+        // Against the fence of `Producer::arm`: either this load finds its word, or that look at the position finds the room.
+        self.ring.fence();
+        let Some(waits) = self.ring.waits() else { return };
+        let word = waits.load(Ordering::Relaxed);
+        if word != 0 && waits.compare_exchange(word, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            self.wakes = true;
+        }
+    }
+
+    /// Whether the producer has waited for room, and must be woken by who asks: whoever has received asks afterwards, once for all.
+    #[inline]
+    pub fn must_wake(&mut self) -> bool {
+        std::mem::take(&mut self.wakes)
     }
 }
 

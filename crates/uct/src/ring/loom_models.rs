@@ -265,6 +265,52 @@ fn sleep(producer_fences: bool, consumer_fences: bool) {
     });
 }
 
+/// A producer that sleeps until there is room is woken.
+fn wait_for_room(producer_fences: bool, consumer_fences: bool) {
+    check(move || {
+        let (mut producer, mut consumer) = ring_with_fences::<NOTHING>(0, producer_fences, consumer_fences);
+        (0..7).for_each(|number| assert!(send(&mut producer, number, 8)));
+        let bell = Arc::new(AtomicBool::new(false));
+        let receiver = thread::spawn({
+            let bell = Arc::clone(&bell);
+            move || {
+                // A quarter of the ring: it is given back.
+                (0..2).for_each(|number| assert_eq!(receive(&mut consumer), Some(number)));
+                if consumer.must_wake() {
+                    bell.store(true, Ordering::Release);
+                }
+            }
+        });
+        if producer.arm(8) {
+            receiver.join().unwrap();
+            assert!(bell.load(Ordering::Acquire), "nobody wakes the producer");
+            assert!(send(&mut producer, 7, 8));
+        } else {
+            assert!(send(&mut producer, 7, 8));
+            receiver.join().unwrap();
+        }
+    });
+}
+
+#[test]
+fn loom_no_producer_that_waits_is_missed() {
+    wait_for_room(true, true);
+}
+
+/// The producer may look for room before its word is there.
+#[test]
+#[should_panic(expected = "nobody wakes the producer")]
+fn loom_guard_without_the_fence_of_arm_a_producer_is_missed() {
+    wait_for_room(false, true);
+}
+
+/// The consumer may look at the word before its position is there.
+#[test]
+#[should_panic(expected = "nobody wakes the producer")]
+fn loom_guard_without_the_fence_of_giving_back_a_producer_is_missed() {
+    wait_for_room(true, false);
+}
+
 #[test]
 fn loom_no_sleeper_is_missed() {
     sleep(true, true);

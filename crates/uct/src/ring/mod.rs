@@ -9,7 +9,7 @@
 //!              +-------+---------------------------------------------+
 //!            0 | posit.|  0                                          |  written by the consumer
 //!              +-------+---------------------------------------------+
-//!           64 | asleep|  0                                          |  by the consumer; cleared by the producer
+//!           64 | asleep| waits |  0                                  |  by the consumer, by the producer; cleared by the other
 //!              +-------+---------------------------------------------+
 //!          128 | header| payload, up to 56 bytes                     |  data line 0: a message of one line
 //!              +-------+---------------------------------------------+
@@ -45,7 +45,8 @@
 //!
 //! # Sleeping
 //! A consumer that is about to sleep sets its word, and then, behind a fence, looks at the ring once more; a producer publishes,
-//! and then, behind a fence, looks at the word. At least one of the two sees the other.
+//! and then, behind a fence, looks at the word. At least one of the two sees the other. A producer that waits for room has a word,
+//! too: it sets that, and looks at the position once more; a consumer gives lines back, and looks at the word.
 
 mod consumer;
 mod producer;

@@ -50,6 +50,28 @@ impl<M: Memory> Producer<M> {
         self.place(len).is_some()
     }
 
+    /// Says that the producer is about to sleep until there is room for `len` bytes: from here on a consumer is told to wake it.
+    /// `false`: there is room; it must not sleep, and nothing is said any more.
+    #[must_use = "with room, nobody may come to wake the producer"]
+    pub fn arm(&mut self, len: usize) -> bool {
+        let Some(waits) = self.ring.waits() else { return false };
+        waits.store(1, Ordering::Relaxed);
+        // Against the fence of `Consumer::receive`'s giving back.
+        self.ring.fence();
+        let may_sleep = !self.has_room(len);
+        if !may_sleep {
+            self.disarm();
+        }
+        may_sleep
+    }
+
+    /// Takes back what [`Producer::arm`] said: it does not wait any more.
+    pub fn disarm(&self) {
+        if let Some(waits) = self.ring.waits() {
+            waits.store(0, Ordering::Relaxed);
+        }
+    }
+
     /// Begins a message of `len` bytes. `None`: there is no room now, or it is longer than [`Producer::max_len`], or
     /// [`Producer::is_corrupt`] says why there will be none.
     #[inline]

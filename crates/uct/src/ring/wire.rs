@@ -19,6 +19,8 @@ const CONTROL_LINES: usize = 2;
 const POSITION: u64 = 2 * LINE as u64;
 /// How many bytes before the data its other word lies, which is not 0 while it sleeps.
 const ASLEEP: u64 = LINE as u64;
+/// How many bytes before the data the producer's word lies, which is not 0 while it waits for room.
+const WAITS: u64 = LINE as u64 - 8;
 /// Bytes of a header word.
 const HEADER: usize = 8;
 /// The least number of data lines.
@@ -207,6 +209,12 @@ impl<M: Memory> Ring<M> {
     #[inline]
     pub(super) fn asleep(&self) -> Option<&M::Word> {
         self.memory.word(self.data - ASLEEP)
+    }
+
+    /// Whether the producer waits for room.
+    #[inline]
+    pub(super) fn waits(&self) -> Option<&M::Word> {
+        self.memory.word(self.data - WAITS)
     }
 
     /// The header word of a line.

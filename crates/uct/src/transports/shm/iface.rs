@@ -55,6 +55,8 @@ struct ShmEp {
     socket: Arc<OwnedFd>,
     state: Arc<PeerState>,
     _watching: Watching,
+    /// There was no room for a message of so many bytes.
+    wanted: Option<usize>,
     /// It was told of as gone.
     is_over: bool,
 }
@@ -117,6 +119,7 @@ impl ShmIface {
             socket: Arc::clone(&socket),
             state,
             _watching: watching,
+            wanted: None,
             is_over: false,
         };
         let id = self.eps.add(ep);
@@ -149,7 +152,12 @@ impl ShmIface {
     #[cold]
     fn disarm(&mut self) {
         self.is_armed = false;
-        self.eps.each(|_, ep| ep.receives.disarm());
+        self.eps.each(|_, ep| {
+            ep.receives.disarm();
+            if ep.wanted.take().is_some() {
+                ep.sends.disarm();
+            }
+        });
         let mut buffer = [const { std::mem::MaybeUninit::<Event>::uninit() }; 64];
         let Ok((events, _)) = epoll::wait(&self.epoll, &mut buffer, Some(&Timespec::default())) else {
             return;
@@ -179,6 +187,12 @@ impl ShmEp {
         }
     }
 
+    /// Has the peer wake this side, unless there is something to do already.
+    fn arm(&mut self) -> bool {
+        let is_full = self.wanted.is_none_or(|len| self.sends.arm(len));
+        is_full && self.receives.arm() && !self.state.is_gone()
+    }
+
     fn wake(&self) {
         // Full: then it is awake, or will be. Closed: then nobody is.
         let _ = send(&self.socket, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
@@ -197,6 +211,9 @@ impl ShmEp {
             if count + 1 == BATCH {
                 return Ok(BATCH);
             }
+        }
+        if self.sends.is_corrupt() {
+            return Err(Gone::Corrupt);
         }
         // Asked again after the end was told: what was sent before it is there by then.
         if self.state.is_gone() && self.receives.is_empty() { Err(Gone::Closed) } else { Ok(0) }
@@ -274,8 +291,11 @@ impl Iface for ShmIface {
             return Err(SendError::TooLong);
         }
         let Some(mut message) = ep.sends.begin(len) else {
-            return Err(if ep.state.is_gone() { SendError::Gone } else { SendError::Full });
+            ep.wanted = Some(len);
+            let is_over = ep.state.is_gone() || ep.sends.is_corrupt();
+            return Err(if is_over { SendError::Gone } else { SendError::Full });
         };
+        ep.wanted = None;
         message.write(0, first);
         message.write(first.len(), second);
         // Not published when it fails: nothing is sent.
@@ -295,17 +315,24 @@ impl Iface for ShmIface {
             self.disarm();
         }
         let mut told = if self.door.has_news() { self.welcome(sink) } else { 0 };
+        let epoll = &self.epoll;
         self.eps.each(|id, ep| {
             if ep.is_over {
                 return;
             }
             match ep.receive(id, sink) {
+                Ok(0) => {}
                 Ok(count) => told += count,
                 Err(why) => {
                     ep.is_over = true;
+                    // Its end would be told for ever, and nobody could sleep.
+                    let _ = epoll::delete(epoll, &ep.socket);
                     sink.gone(id, why);
                     told += 1;
                 }
+            }
+            if ep.receives.must_wake() {
+                ep.wake();
             }
         });
         told
@@ -318,7 +345,7 @@ impl Iface for ShmIface {
     fn arm(&mut self) -> bool {
         self.is_armed = true;
         let mut idle = true;
-        self.eps.each(|_, ep| idle &= ep.is_over || (ep.receives.arm() && !ep.state.is_gone()));
+        self.eps.each(|_, ep| idle &= ep.is_over || ep.arm());
         let idle = idle && !self.door.has_news();
         if !idle {
             self.disarm();
