@@ -60,6 +60,7 @@ const TSAN: &[&[&str]] = &[
     &["-p", "ucs", "--lib", "rcache::tests", "--", "--skip", "forks"],
     &["-p", "uct", "--lib", "export::"],
     &["-p", "uct", "--lib", "ring::"],
+    &["-p", "ucp", "--test", "workers"],
 ];
 
 /// Those that race when `RUCX_TSAN_GUARD` takes their atomics away.
@@ -94,6 +95,8 @@ const ASAN: &[&[&str]] = &[
         "--test",
         "nic_transport",
     ],
+    // Endpoints and workers go in all orders, with operations in flight.
+    &["-p", "ucp", "--test", "workers", "--test", "peers"],
 ];
 
 /// One that writes beyond the end of a vector when `RUCX_ASAN_GUARD` says so.
