@@ -132,14 +132,16 @@ impl<H> Slot<H> {
     /// Takes a reference, if it is valid. What else it is: perhaps the reference taken for that moment was the last one of a stale
     /// registration.
     #[inline]
-    pub(super) fn reference(&self) -> Result<Reference<'_, H>, (State, Option<Claimed<'_, H>>)> {
+    pub(super) fn reference(&self) -> Result<Reference<'_, H>, NoReference<'_, H>> {
         let seen = self.word.acquire();
-        if seen.is_valid() {
-            Ok(Reference { slot: self, seen })
-        } else {
-            // SAFETY: that reference, taken just now.
-            Err((seen.state(), unsafe { self.release() }))
-        }
+        if seen.is_valid() { Ok(Reference { slot: self, seen }) } else { Err(self.no_reference(seen)) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn no_reference(&self, seen: Seen) -> NoReference<'_, H> {
+        // SAFETY: the reference that the caller has taken just now.
+        (seen.state(), unsafe { self.release() })
     }
 
     /// What is in it.
@@ -173,6 +175,9 @@ impl<H> Slot<H> {
         Some(Making { slot: self, has_handle: false })
     }
 }
+
+/// What a slot was instead of valid; and what has ended with the reference that was taken for a moment.
+pub(super) type NoReference<'a, H> = (State, Option<Claimed<'a, H>>);
 
 /// A reference to a registration, taken while it was valid. Not given back by itself: see [`Reference::release`].
 #[derive(Debug)]
