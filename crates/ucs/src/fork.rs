@@ -68,6 +68,14 @@ impl Generation {
     pub fn is_current(self) -> bool {
         generation() == self
     }
+
+    /// Whether that is known without a call. If not, [`Generation::is_current`] may still say yes.
+    #[must_use]
+    #[inline]
+    pub fn is_surely_current(self) -> bool {
+        // Where nothing is known yet, or never, the word is 0, which is no generation.
+        PROCESS.word().load(Ordering::Relaxed) == self.0
+    }
 }
 
 /// The generation of the calling process.

@@ -72,7 +72,7 @@
 //! | `arena.rs`, `process.rs` | the monitor's own memory; the one monitor, also after a fork |
 //! | `hooks/` | the C library's calls announce themselves (feature `hooks`) |
 //! | `fds.rs` | whether a descriptor is still ours |
-//! | `seq.rs`, `counters.rs` | counts |
+//! | `signs.rs`, `counters.rs` | what each look-up reads; counts |
 
 mod arena;
 mod counters;
@@ -82,7 +82,7 @@ mod hooks;
 mod maps;
 mod pieces;
 mod process;
-mod seq;
+mod signs;
 mod sinks;
 mod suspects;
 mod tasks;
@@ -101,6 +101,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 pub use self::counters::MonitorStats;
+pub use self::signs::Signs;
 pub use self::types::{
     Active, Backing, Change, HookError, Kind, Refused, Sink, SubscribeError, Verdict, Wanted, Why,
 };
@@ -109,7 +110,6 @@ use self::arena::Arena;
 use self::counters::Counters;
 use self::maps::Maps;
 use self::pieces::Pieces;
-use self::seq::Seq;
 use self::sinks::Sinks;
 use self::suspects::Suspects;
 use self::uffd::Uffd;
@@ -117,11 +117,6 @@ use self::windows::Windows;
 use crate::fork::{self, Generation};
 use crate::mem::page::PageRange;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
-
-/// What is known of announcements: there are no hooks; all was announced since there are; something was not.
-const UNHOOKED: u32 = 0;
-const ALL: u32 = 1;
-const BROKEN: u32 = 2;
 
 /// How often it is looked whether an event is applied.
 #[cfg(all(feature = "hooks", target_arch = "x86_64"))]
@@ -132,7 +127,7 @@ const SETTLED: u32 = 100_000;
 /// It starts nothing, neither a thread nor a descriptor, until the first [`Monitor::watch`].
 #[derive(Debug)]
 pub struct Monitor {
-    seq: Seq,
+    signs: Signs,
     sinks: Sinks,
     windows: Windows,
     suspects: Suspects,
@@ -146,8 +141,6 @@ pub struct Monitor {
     slowness: AtomicU64,
     uffd: OnceLock<Uffd>,
     maps: OnceLock<Maps>,
-    /// Whether the C library's calls announce themselves, and all that change memory have come from there so far.
-    announced: AtomicU32,
     /// Held while it starts.
     starting: Mutex<()>,
     generation: Generation,
@@ -170,7 +163,7 @@ impl Monitor {
 
     fn create_with(wp_async: bool, queries: bool, share: fn() -> u64) -> &'static Self {
         let make = |arena, state: Active| Self {
-            seq: Seq::new(),
+            signs: Signs::default(),
             sinks: Sinks::new(),
             windows: Windows::new(),
             suspects: Suspects::new(),
@@ -181,7 +174,6 @@ impl Monitor {
             slowness: AtomicU64::new(0),
             uffd: OnceLock::new(),
             maps: OnceLock::new(),
-            announced: AtomicU32::new(UNHOOKED),
             starting: Mutex::new(()),
             generation: fork::generation(),
             arena,
@@ -275,7 +267,13 @@ impl Monitor {
     #[must_use]
     #[inline]
     pub fn seq(&self) -> u64 {
-        self.seq.now()
+        self.signs.seq()
+    }
+
+    /// Where [`Monitor::seq`] and [`Monitor::announces`] are answered from.
+    #[must_use]
+    pub fn signs(&self) -> &Signs {
+        &self.signs
     }
 
     /// Whether the pages in `range` are those of the mapping that was watched, by asking the kernel.
@@ -354,8 +352,7 @@ impl Monitor {
         #[cfg(all(feature = "hooks", target_arch = "x86_64"))]
         {
             hooks::install()?;
-            // Once broken, for good.
-            let _ = self.announced.compare_exchange(UNHOOKED, ALL, Ordering::SeqCst, Ordering::Relaxed);
+            self.signs.hooked();
             Ok(())
         }
         #[cfg(not(all(feature = "hooks", target_arch = "x86_64")))]
@@ -367,7 +364,7 @@ impl Monitor {
     #[must_use]
     #[inline]
     pub fn announces(&self) -> bool {
-        self.announced.load(Ordering::Acquire) == ALL
+        self.signs.announces()
     }
 
     /// A change is over: waits until events of it are applied, as those of a call that has returned have been read.
@@ -387,9 +384,7 @@ impl Monitor {
 
     /// Takes note of an event: whether a window announced it.
     fn note(&self, range: PageRange) {
-        let broken =
-            || self.announced.compare_exchange(ALL, BROKEN, Ordering::SeqCst, Ordering::Relaxed).is_ok();
-        if !self.windows.cover(range) && broken() {
+        if !self.windows.cover(range) && self.signs.unannounced() {
             self.counters.unannounced.add(1);
         }
     }
@@ -431,13 +426,13 @@ impl Monitor {
 
     /// Nothing is watched any more: the kernel is told, then all sinks, and who looks meanwhile finds an odd count.
     fn fail(&self, why: Why) {
-        let before = self.seq.enter();
+        let before = self.signs.enter();
         self.state.store(Active::None { why }.encode(), Ordering::SeqCst);
         if let Some(uffd) = self.uffd() {
             uffd.disconnect();
         }
         self.sinks.tell_in_any_case(PageRange::everything(), Change::Unmapped);
-        self.seq.leave(before, true);
+        self.signs.leave(before, true);
     }
 }
 

@@ -17,7 +17,7 @@ use crate::sync::{AtomicU64, Ordering};
 /// Index and descriptors.
 pub(super) struct Books<H> {
     pub(super) index: Index,
-    table: Table<H>,
+    pub(super) table: Table<H>,
     pub(super) counters: Counters,
     /// Bytes that are being registered, by all makers.
     pub(super) making: AtomicU64,

@@ -8,7 +8,7 @@ use std::thread;
 use parking_lot::Mutex;
 
 use super::books::{Batch, Books};
-use super::desk::Desks;
+use super::desk::{Desks, Mine};
 use super::guess::Guesses;
 use super::index::Index;
 use super::make::{Made, SETTLING};
@@ -16,13 +16,13 @@ use super::options::{Mode, Options};
 use super::reclaim::{self, Reclaim};
 use super::region::{self, Held, RegionRef};
 use super::stats::{Counter, Stats};
-use super::table::{Reference, Slot};
+use super::table::{NoReference, Reference, Slot, Table};
 use super::word::State;
 use super::{MemMonitor, Registrar};
 use crate::fork::{self, Generation};
 use crate::mem::page::{PageRange, page_size};
 use crate::mem::{Access, MemError};
-use crate::monitor::{Backing, Sink, Verdict};
+use crate::monitor::{Backing, Signs, Sink, Verdict};
 use crate::sync::{AtomicBool, AtomicUsize, Ordering};
 
 /// How often a registration is tried before it is made for one use: the memory there changes all the time.
@@ -83,10 +83,14 @@ pub(super) struct Inner<R: Registrar> {
     pub(super) registrar: R,
     pub(super) monitor: &'static dyn MemMonitor,
     pub(super) books: Arc<Books<Held<R>>>,
+    /// The books' table, from where a hit finds it soonest.
+    table: Table<Held<R>>,
     pub(super) desks: Desks,
     pub(super) guesses: Guesses,
     pub(super) options: Options,
     generation: Generation,
+    /// What the monitor shows of itself, if hits may go by that.
+    signs: Option<&'static Signs>,
     /// The monitor has said that it watches nothing, and never will.
     pub(super) off: AtomicBool,
     /// Hooks announce all changes, as far as was noticed.
@@ -130,14 +134,18 @@ impl<R: Registrar> Cache<R> {
         let subscription = Mutex::new(subscription);
         let (desks, guesses) = (Desks::new(), Guesses::new(options.max_regions));
         let handles = AtomicUsize::new(1);
+        let signs = if matches!(mode, Mode::Auto | Mode::Hooks) { monitor.signs() } else { None };
+        let table = books.table.clone();
         let inner = Inner {
             registrar,
             monitor,
             books,
+            table,
             desks,
             guesses,
             options,
             generation,
+            signs,
             off,
             announced,
             handles,
@@ -158,6 +166,38 @@ impl<R: Registrar> Cache<R> {
     /// [`GetError`].
     #[inline]
     pub fn get(
+        &self,
+        address: usize,
+        len: usize,
+        access: Access,
+    ) -> Result<RegionRef<R>, GetError<R::Error>> {
+        // Nothing here makes a call, but for the last step of each way: so nothing has to be kept over one.
+        let Some(wanted) = self.inner.unchecked(address, len) else {
+            return self.get_surely(address, len, access);
+        };
+        match self.inner.hit(wanted, access, |desk, start| desk.recent(start)) {
+            Some(slot) => Ok(RegionRef::cached(slot)),
+            None => self.get_guessed(wanted, access),
+        }
+    }
+
+    /// As [`Cache::get`], unchecked, of what this thread has not found lately.
+    #[inline(never)]
+    fn get_guessed(&self, wanted: PageRange, access: Access) -> Result<RegionRef<R>, GetError<R::Error>> {
+        let guess = |desk: Mine<'_>, start| {
+            let number = self.inner.guesses.of(start)?;
+            desk.note(start, number);
+            Some(number)
+        };
+        match self.inner.hit(wanted, access, guess) {
+            Some(slot) => Ok(RegionRef::cached(slot)),
+            None => self.get_surely(wanted.start(), wanted.len(), access),
+        }
+    }
+
+    /// As [`Cache::get`], whatever is there.
+    #[inline(never)]
+    fn get_surely(
         &self,
         address: usize,
         len: usize,
@@ -223,6 +263,35 @@ impl<R: Registrar> Cache<R> {
 }
 
 impl<R: Registrar> Inner<R> {
+    /// The pages that are wanted, if a hit of them needs no check, as far as is known without a call.
+    #[inline(always)]
+    fn unchecked(&self, address: usize, len: usize) -> Option<PageRange> {
+        // Before the monitor is looked at: its memory is not a fork's child's.
+        let signs = if self.generation.is_surely_current() { self.signs? } else { return None };
+        let wanted = PageRange::containing(address, len)?;
+        let is_plain = signs.seq().is_multiple_of(2)
+            && (self.options.mode == Mode::Hooks || signs.announces())
+            && wanted.len() as u64 <= self.options.max_bytes
+            && !self.off.load(Ordering::Relaxed);
+        is_plain.then_some(wanted)
+    }
+
+    /// A hit in the slot that `likely` tells.
+    #[inline(always)]
+    fn hit(
+        &self,
+        wanted: PageRange,
+        access: Access,
+        likely: impl FnOnce(Mine<'_>, usize) -> Option<u32>,
+    ) -> Option<&Slot<Held<R>>> {
+        let desk = self.desks.own()?;
+        let slot = self.table.get(likely(desk, wanted.start())?)?;
+        let reference = Self::refer(slot, wanted, access).ok()?;
+        slot.touch();
+        desk.count_hit();
+        Some(reference.keep())
+    }
+
     /// Looks for a registration, and takes a reference to it. All that a hit writes is the slot's word, and the thread's own desk.
     #[inline]
     fn find(&self, wanted: PageRange, access: Access) -> Found<'_, R> {
@@ -231,16 +300,21 @@ impl<R: Registrar> Inner<R> {
             return Found::Again;
         }
         let desk = self.desks.mine();
-        let recent = desk.recent(wanted.start());
-        // Most likely, likely, and sure: all but the last may be wrong, and the slot tells.
-        let number = recent.load(Ordering::Relaxed);
-        let reference = match self.refer_if(number, wanted, access) {
+        let is_checked = self.is_checked();
+        // Most likely, likely, and sure: all but the last may be wrong, and the slot tells. An unchecked hit was tried by these before.
+        let likely = if is_checked || self.signs.is_none() {
+            desk.recent(wanted.start()).or_else(|| self.guesses.of(wanted.start()))
+        } else {
+            None
+        };
+        let slot = likely.and_then(|number| self.table.get(number));
+        let reference = match slot.and_then(|slot| Self::refer(slot, wanted, access).ok()) {
             Some(reference) => reference,
             None => {
-                let (number, found) = self.look_up(wanted, access);
-                match found {
+                let Some((number, slot)) = self.books.find(wanted.start()) else { return Found::None };
+                match Self::refer(slot, wanted, access) {
                     Ok(reference) => {
-                        recent.store(number, Ordering::Relaxed);
+                        desk.note(wanted.start(), number);
                         reference
                     }
                     Err(found) => return found,
@@ -248,7 +322,7 @@ impl<R: Registrar> Inner<R> {
             }
         };
         let slot = reference.slot();
-        let found = if self.is_checked() {
+        let found = if is_checked {
             desk.count_check();
             let range = slot.range().unwrap_or(wanted);
             match self.monitor.check(range, reference.handle().backing) {
@@ -293,33 +367,8 @@ impl<R: Registrar> Inner<R> {
         }
     }
 
-    /// Takes a reference to what the index has there, or has had when somebody made it; and tells the slot's number.
-    #[inline]
-    fn look_up(
-        &self,
-        wanted: PageRange,
-        access: Access,
-    ) -> (u32, Result<Reference<'_, Held<R>>, Found<'_, R>>) {
-        if let Some(number) = self.guesses.of(wanted.start())
-            && let Some(reference) = self.refer_if(number, wanted, access)
-        {
-            return (number, Ok(reference));
-        }
-        match self.books.find(wanted.start()) {
-            Some((number, slot)) => (number, Self::refer(slot, wanted, access)),
-            None => (0, Err(Found::None)),
-        }
-    }
-
-    /// Takes a reference to what is in a slot that is only guessed; writes nothing where that is wrong, but in a race.
-    #[inline]
-    fn refer_if(&self, number: u32, wanted: PageRange, access: Access) -> Option<Reference<'_, Held<R>>> {
-        let slot = self.books.slot(number).filter(|slot| slot.serves(wanted, access))?;
-        Self::refer(slot, wanted, access).ok()
-    }
-
     /// Takes a reference to what is in a slot, if that is valid and serves.
-    #[inline]
+    #[inline(always)]
     fn refer(
         slot: &Slot<Held<R>>,
         wanted: PageRange,
@@ -328,15 +377,20 @@ impl<R: Registrar> Inner<R> {
         match slot.reference() {
             // It was valid: what the slot says belongs to this registration, as long as the reference is held.
             Ok(reference) if slot.serves(wanted, access) => Ok(reference),
-            Ok(reference) => {
-                reference.release().into_iter().for_each(region::end);
-                Err(Found::None)
-            }
-            Err((state, claimed)) => {
-                claimed.into_iter().for_each(region::end);
-                Err(if state == State::Registering { Found::Again } else { Found::None })
-            }
+            referred => Err(Self::no_use(referred)),
         }
+    }
+
+    /// What was referred to is not valid, or does not serve; and has perhaps ended with the reference that was taken for a moment.
+    #[cold]
+    #[inline(never)]
+    fn no_use<'a>(referred: Result<Reference<'a, Held<R>>, NoReference<'a, Held<R>>>) -> Found<'a, R> {
+        let (state, ended) = match referred {
+            Ok(reference) => (State::Valid, reference.release()),
+            Err(instead) => instead,
+        };
+        ended.into_iter().for_each(region::end);
+        if state == State::Registering { Found::Again } else { Found::None }
     }
 
     /// What becomes of a registration that the check did not find alive and unchanged.

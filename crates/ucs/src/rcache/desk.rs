@@ -1,16 +1,21 @@
 //! What each thread has of a cache for itself: which slots it found last, and how often it found one.
 //!
-//! A slot's number is all that is remembered. The slot itself says whether it is still a registration that serves, as it does when the
-//! index has answered: so what is remembered may be wrong, and needs no generation. It belongs to the cache, and goes with it.
+//! A page, and the slot it was found in, is all that is remembered. The slot itself says whether it is still a registration that serves,
+//! as it does when the index has answered: so what is remembered may be wrong, and needs no generation. It belongs to the cache, and goes
+//! with it.
 //!
 //! ```text
-//! thread ─seat─▶ Desk ┌─16 slot numbers, by first page─┬─hits─┬─checks─┐   written by that thread only
-//!                     └────────────────────────────────┴──────┴────────┘
+//! thread ─seat─▶ Desk ┌─16 × (page, slot), by page─┬─hits─┬─checks─┐   written by that thread only
+//!                     └────────────────────────────┴──────┴────────┘
 //! ```
+//!
+//! Loads wait for the locked instruction before them, so how long a hit takes among hits is how many loads follow one another until
+//! the slot's address is known: the desk lies within the cache's own memory, a page's place there takes no multiplication, and that the
+//! page is the right one is known without a look at the slot.
 
 use std::cell::Cell;
 
-use crate::sync::{AtomicU32, AtomicU64, Ordering, Word64};
+use crate::sync::{AtomicU64, Ordering, Word64};
 
 /// How many threads have a desk of their own. Others share one more.
 const SEATS: usize = 64;
@@ -18,22 +23,23 @@ const SEATS: usize = 64;
 /// How many slots are remembered.
 const RECENT: usize = 16;
 
-/// A thread's own. Two cache lines, which processors fetch together.
+/// A thread's own. Of a size by which it takes but a shift to be found.
 #[derive(Debug, Default)]
-#[repr(C, align(128))]
+#[repr(C, align(256))]
 pub(super) struct Desk {
-    recent: [AtomicU32; RECENT],
+    /// 32 bits of a page's number, and the slot's.
+    recent: [AtomicU64; RECENT],
     hits: AtomicU64,
     checks: AtomicU64,
 }
 
 /// All threads'.
 #[derive(Debug)]
-pub(super) struct Desks(Box<[Desk; SEATS + 1]>);
+pub(super) struct Desks([Desk; SEATS + 1]);
 
 impl Desks {
     pub(super) fn new() -> Self {
-        Self(Box::new(std::array::from_fn(|_| Desk::default())))
+        Self(std::array::from_fn(|_| Desk::default()))
     }
 
     /// The calling thread's.
@@ -42,6 +48,12 @@ impl Desks {
         let seat = seat();
         // A seat is at most `SEATS`: the minimum is for the compiler.
         Mine { desk: &self.0[seat.min(SEATS)], is_shared: seat >= SEATS }
+    }
+
+    /// The calling thread's, where it has sat at one of its own before.
+    #[inline]
+    pub(super) fn own(&self) -> Option<Mine<'_>> {
+        self.0[..SEATS].get(SEAT.get()).map(|desk| Mine { desk, is_shared: false })
     }
 
     /// All hits, and all checks.
@@ -59,12 +71,22 @@ pub(super) struct Mine<'a> {
     is_shared: bool,
 }
 
-impl<'a> Mine<'a> {
-    /// Where it is remembered which slot an address was found in.
+impl Mine<'_> {
+    /// The slot in which an address was found.
     #[inline]
-    pub(super) fn recent(self, address: usize) -> &'a AtomicU32 {
-        let hash = (address as u64 >> 12).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        &self.desk.recent[(hash >> (u64::BITS - RECENT.ilog2())) as usize % RECENT]
+    pub(super) fn recent(self, address: usize) -> Option<u32> {
+        let page = address >> 12;
+        let entry = self.desk.recent[page % RECENT].load(Ordering::Relaxed);
+        #[allow(clippy::cast_possible_truncation)] // the halves of an entry
+        ((entry >> 32) as u32 == page as u32).then_some(entry as u32)
+    }
+
+    /// Remembers in which slot an address was found.
+    #[inline]
+    pub(super) fn note(self, address: usize, number: u32) {
+        let page = address >> 12;
+        // Of the page's number, the upper bits fall out.
+        self.desk.recent[page % RECENT].store((page as u64) << 32 | u64::from(number), Ordering::Relaxed);
     }
 
     #[inline]

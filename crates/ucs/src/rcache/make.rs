@@ -121,7 +121,7 @@ impl<R: Registrar> Inner<R> {
         let made = if self.is_settled(range, backing) { entry.publish() } else { None };
         match made {
             Some(slot) => {
-                self.desks.mine().recent(wanted.start()).store(number, Ordering::Relaxed);
+                self.desks.mine().note(wanted.start(), number);
                 self.guesses.note(wanted.start(), number);
                 self.books.counters.count(Counter::misses);
                 Ok(Made::Slot(slot))

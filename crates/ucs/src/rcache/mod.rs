@@ -56,7 +56,7 @@ use std::sync::Arc;
 
 use crate::mem::Access;
 use crate::mem::page::PageRange;
-use crate::monitor::{Active, Backing, Monitor, Refused, Sink, Verdict};
+use crate::monitor::{Active, Backing, Monitor, Refused, Signs, Sink, Verdict};
 
 pub use cache::{Cache, GetError};
 pub use options::{Mode, Options};
@@ -102,6 +102,11 @@ pub trait MemMonitor: Send + Sync {
     /// Even: all changes that were read are told. Odd: they are being told. It only grows.
     fn seq(&self) -> u64;
 
+    /// What [`MemMonitor::seq`] and [`MemMonitor::announces`] are answered from, if it is that and no more: then hits make no call.
+    fn signs(&'static self) -> Option<&'static Signs> {
+        None
+    }
+
     /// Whether these pages are still those that were watched.
     fn check(&self, range: PageRange, backing: Backing) -> Verdict;
 
@@ -135,6 +140,10 @@ impl MemMonitor for Monitor {
     #[inline]
     fn seq(&self) -> u64 {
         Self::seq(self)
+    }
+
+    fn signs(&'static self) -> Option<&'static Signs> {
+        Some(Self::signs(self))
     }
 
     #[inline]

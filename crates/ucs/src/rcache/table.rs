@@ -8,8 +8,13 @@
 
 #![allow(unsafe_code)]
 
+use std::alloc::{self, Layout, handle_alloc_error};
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use rustix::mm::{self, Advice};
 
 use super::word::{RegionWord, Seen, State};
 use crate::mem::Access;
@@ -127,14 +132,16 @@ impl<H> Slot<H> {
     /// Takes a reference, if it is valid. What else it is: perhaps the reference taken for that moment was the last one of a stale
     /// registration.
     #[inline]
-    pub(super) fn reference(&self) -> Result<Reference<'_, H>, (State, Option<Claimed<'_, H>>)> {
+    pub(super) fn reference(&self) -> Result<Reference<'_, H>, NoReference<'_, H>> {
         let seen = self.word.acquire();
-        if seen.is_valid() {
-            Ok(Reference { slot: self, seen })
-        } else {
-            // SAFETY: that reference, taken just now.
-            Err((seen.state(), unsafe { self.release() }))
-        }
+        if seen.is_valid() { Ok(Reference { slot: self, seen }) } else { Err(self.no_reference(seen)) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn no_reference(&self, seen: Seen) -> NoReference<'_, H> {
+        // SAFETY: the reference that the caller has taken just now.
+        (seen.state(), unsafe { self.release() })
     }
 
     /// What is in it.
@@ -168,6 +175,9 @@ impl<H> Slot<H> {
         Some(Making { slot: self, has_handle: false })
     }
 }
+
+/// What a slot was instead of valid; and what has ended with the reference that was taken for a moment.
+pub(super) type NoReference<'a, H> = (State, Option<Claimed<'a, H>>);
 
 /// A reference to a registration, taken while it was valid. Not given back by itself: see [`Reference::release`].
 #[derive(Debug)]
@@ -270,18 +280,108 @@ impl<'a, H> Making<'a, H> {
     }
 }
 
-/// All slots.
+/// What a huge page has, where the machine has such (`/sys/kernel/mm/transparent_hugepage`).
+const HUGE: usize = 2 << 20;
+
+/// All slots. A clone is the same table.
+///
+/// A large one lies in huge pages, as far as it fills such: a hit on any of many registrations would else wait for a walk through the
+/// page tables before it waits for the slot. A fork's child has it as it was: there, too, what is in use is given back.
 pub(super) struct Table<H> {
-    slots: Box<[Slot<H>]>,
+    slots: NonNull<Slot<H>>,
+    len: u32,
+    memory: Arc<Memory>,
+}
+
+/// What a table lies in.
+struct Memory {
+    start: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: an owner of memory, which looks at nothing in it.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+// SAFETY: it lends its slots shared only, and they are `Sync`.
+unsafe impl<H> Send for Table<H> where Slot<H>: Sync {}
+// SAFETY: as above.
+unsafe impl<H> Sync for Table<H> where Slot<H>: Sync {}
+
+impl Memory {
+    fn new(layout: Layout) -> Self {
+        let huge = layout.size() / HUGE * HUGE;
+        let layout = if huge > 0 { layout.align_to(HUGE).unwrap_or(layout) } else { layout };
+        // SAFETY: of one slot at least, and slots have a size.
+        let start =
+            NonNull::new(unsafe { alloc::alloc(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
+        if huge > 0 {
+            // Where it is refused, it takes longer.
+            // SAFETY: within what was allocated just now; the advice changes what pages it gets, not what is in them.
+            let _ = unsafe { mm::madvise(start.as_ptr().cast(), huge, Advice::LinuxHugepage) };
+        }
+        Self { start, layout }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: allocated so, once; the last table that lent it is gone.
+        unsafe { alloc::dealloc(self.start.as_ptr(), self.layout) };
+    }
 }
 
 impl<H> Table<H> {
     pub(super) fn new(len: u32) -> Self {
-        Self { slots: (0..len).map(Slot::new).collect() }
+        let layout = Layout::array::<Slot<H>>(len.max(1) as usize);
+        // More than there are addresses.
+        let layout = layout.unwrap_or_else(|_| handle_alloc_error(Layout::new::<Slot<H>>()));
+        let memory = Arc::new(Memory::new(layout));
+        let slots = memory.start.cast::<MaybeUninit<Slot<H>>>();
+        // SAFETY: the memory of `len` slots at least, of which nobody else knows yet.
+        let places = unsafe { std::slice::from_raw_parts_mut(slots.as_ptr(), len as usize) };
+        for (place, number) in places.iter_mut().zip(0..) {
+            place.write(Slot::new(number)); // and never dropped: atomics, and a handle that is taken out before
+        }
+        Self { slots: slots.cast(), len, memory }
+    }
+
+    #[inline]
+    fn slots(&self) -> &[Slot<H>] {
+        // SAFETY: the `len` that were written in the memory, which this value keeps; all are lent shared only.
+        unsafe { std::slice::from_raw_parts(self.slots.as_ptr(), self.len as usize) }
     }
 
     #[inline]
     pub(super) fn get(&self, number: u32) -> Option<&Slot<H>> {
-        self.slots.get(number as usize)
+        self.slots().get(number as usize)
+    }
+}
+
+impl<H> Clone for Table<H> {
+    fn clone(&self) -> Self {
+        Self { slots: self.slots, len: self.len, memory: Arc::clone(&self.memory) }
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_of_all_sizes() {
+        for len in [0, 1, 100, 40_000, 100_001] {
+            let table = Table::<usize>::new(len);
+            let clone = table.clone();
+            drop(table);
+            assert!(
+                (0..len).all(|number| clone.get(number).is_some_and(|slot| slot.number() == Some(number)))
+            );
+            assert!(clone.get(len).is_none() && clone.get(u32::MAX).is_none());
+            let large = size_of::<Slot<usize>>() * len as usize >= HUGE;
+            assert_eq!(clone.memory.layout.align(), if large { HUGE } else { align_of::<Slot<usize>>() });
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! The handler: reads events and tells of them.
 //!
 //! Each thread that unmaps memory waits until its event is *read*. So nothing here may wait for such a thread: the handler allocates
-//! nothing, logs nothing, drops nothing that is shared, and takes no lock. The count [`Seq`](super::super::seq::Seq) goes odd before
+//! nothing, logs nothing, drops nothing that is shared, and takes no lock. The count [`Signs`](super::super::signs::Signs) goes odd before
 //! events are read, because reading releases the thread that unmaps, and even when all that were read are applied.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -37,15 +37,15 @@ fn run(monitor: &Monitor, uffd: &Uffd) -> Why {
         if fds[0].revents().intersects(PollFlags::ERR | PollFlags::NVAL | PollFlags::HUP) {
             return Why::Broken;
         }
-        let before = monitor.seq.enter();
+        let before = monitor.signs.enter();
         match uffd.read(&mut messages) {
             Ok(count) => {
                 monitor.linger();
                 monitor.counters.reads.add(1);
                 messages.iter().take(count).for_each(|message| apply(monitor, uffd, message.decode()));
-                monitor.seq.leave(before, true);
+                monitor.signs.leave(before, true);
             }
-            Err(Errno::AGAIN | Errno::INTR) => monitor.seq.leave(before, false),
+            Err(Errno::AGAIN | Errno::INTR) => monitor.signs.leave(before, false),
             Err(_) => return Why::Broken, // still odd; `fail` goes on from there
         }
     }
