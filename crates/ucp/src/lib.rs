@@ -77,7 +77,7 @@ pub use ucs::config::{Config, Env};
 pub use ucs::mem::shared::BoundsError;
 pub use ucs::mem::{Limit, MemError};
 pub use ucs::rcache::Stats as RcacheStats;
-pub use uct::api::{ComponentId, GlobalId, RegError};
+pub use uct::api::{AmoOp, AtomicWord, ComponentId, GlobalId, RegError};
 pub use uct::export::NotRevoked;
 pub use uct::memory::{
     AccessError, DeniedReason, Destination, Local, LocalMut, MappedView, OperandReason, RawMem, Rights,

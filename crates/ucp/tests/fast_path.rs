@@ -79,6 +79,10 @@ impl World {
         access!(self.mapped);
         access!(self.own);
         access!(view);
+        for import in [&self.mapped, &self.own] {
+            all &= import.fetch_add(64, black_box(1_u64)).is_ok() && import.cswap(80, 1, 2_u32).is_ok();
+            all &= import.fetch_add(65, 1_u64).is_err();
+        }
         all &= self.region.atomic_u64(64).is_ok() && view.atomic_u64(64).is_ok();
         all & self.mapped.check().is_ok()
     }
@@ -101,6 +105,7 @@ fn stale_accesses_do_not_allocate() {
     let allocs = count_allocs(|| {
         for import in [&world.mapped, &world.own] {
             stale &= import.read(0, &mut [0; 8]).is_err() && import.write(0, &[0; 8]).is_err();
+            stale &= import.swap(0, 1_u32).is_err();
             stale &= import.check().is_err();
         }
     });
@@ -167,13 +172,14 @@ fn accesses_make_no_system_call() {
             let words =
                 world.mapped.write(8, &small[..8]).is_ok() && world.mapped.read(8, &mut small[..8]).is_ok();
             let bytes = world.mapped.write(5, small).is_ok() && world.mapped.read(5, small).is_ok();
+            let atomics = world.mapped.fetch_add(8, 1_u64).is_ok() && world.own.swap(8, 0_u32).is_ok();
             let own = world.own.write(8, &small[..8]).is_ok() && world.own.read(5, small).is_ok();
             let owned = [&world.mapped, &world.own].into_iter().all(|import| {
                 let back = owned.take().and_then(|buf| import.get(8, import.put(8, buf).ok()?).ok());
                 owned = back;
                 owned.is_some()
             });
-            if !(words && bytes && own && owned) {
+            if !(words && bytes && atomics && own && owned) {
                 exit(1);
             }
         }

@@ -26,6 +26,7 @@
 //! | `pack` | `pack` writes `packed_size` bytes, and touches nothing else |
 //! | `attach` | good, foreign, truncated, changed, forged and stale keys; every order of drops |
 //! | `access` | reads and writes against a model, bounds, rights, words, views |
+//! | `atomics` | operations on words against a model, nothing lost between threads and sides; refused where not announced |
 //! | `operands` | memory of this process of each kind, by `put` and `get`; registered where that is needed |
 //! | `revoke` | nothing gets in after it, and nothing else is hit by it |
 //! | `many` | thousands of regions and exports, a full table |
@@ -43,6 +44,7 @@
 
 mod access;
 mod alloc;
+mod atomics;
 mod attach;
 mod attr;
 mod bench;
@@ -111,6 +113,7 @@ pub fn checks() -> impl Iterator<Item = Check> {
         pack::CHECKS,
         attach::CHECKS,
         access::CHECKS,
+        atomics::CHECKS,
         operands::CHECKS,
         revoke::CHECKS,
         many::CHECKS,

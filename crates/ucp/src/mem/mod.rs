@@ -1,5 +1,6 @@
 //! Memory: mapped, exported, imported.
 
+mod atomic;
 mod buf;
 mod cursor;
 mod export;

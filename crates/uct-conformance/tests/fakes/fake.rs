@@ -7,8 +7,8 @@ use parking_lot::Mutex;
 use ucs::config::AnyVar;
 use ucs::sync::{AtomicUsize, Ordering};
 use uct::api::{
-    AllocError, AttachError, AttachRequest, Attached, Attachment, Capability, Component, ComponentId, Md,
-    MdAttr, MdFlags, MdParams, MdResource, Memh, OpenError, PackError, PackFlags, RegError,
+    AllocError, AmoOp, AtomicOp, AttachError, AttachRequest, Attached, Attachment, Capability, Component,
+    ComponentId, Md, MdAttr, MdFlags, MdParams, MdResource, Memh, OpenError, PackError, PackFlags, RegError,
 };
 use uct::export::Export;
 use uct::memory::{AccessError, Local, LocalMem, LocalMut, MappedView, Rights, StaleReason};
@@ -44,6 +44,10 @@ pub(crate) enum Fault {
     GetsIntoAPartOnly,
     NeedsWhatItDoesNotRegister,
     TearsWords,
+    AddsInTwoSteps,
+    AnswersTheWordAfter,
+    HasNoAtomics,
+    DoesAtomicsPastTheGate,
     ChangesItsAttributes,
     AlignsToNoPowerOfTwo,
     RegistersNothingOfOthers,
@@ -319,6 +323,31 @@ impl Attachment for FakeAttachment {
                 mem.write(offset, src)
             }
             (_, answer, _) => answer,
+        }
+    }
+
+    fn atomic(&self, offset: u64, op: AtomicOp) -> Result<u64, AccessError> {
+        if let Some(mem) = self.past() {
+            return mem.atomic(offset, op);
+        }
+        match (self.fault, op) {
+            (Fault::AddsInTwoSteps, AtomicOp::U64(AmoOp::Add(value))) => {
+                let before = self.real().atomic(offset, AtomicOp::U64(AmoOp::Or(0)))?;
+                let after = AmoOp::Swap(before.wrapping_add(value));
+                self.real().atomic(offset, AtomicOp::U64(after))?;
+                Ok(before)
+            }
+            (Fault::AnswersTheWordAfter, AtomicOp::U32(AmoOp::Xor(value))) => {
+                Ok(self.real().atomic(offset, op)? ^ u64::from(value))
+            }
+            (Fault::HasNoAtomics, _) => Err(AccessError::Unsupported { why: "a fault" }),
+            (Fault::DoesAtomicsPastTheGate, _) => match self.real().atomic(offset, op) {
+                Err(AccessError::Stale { .. } | AccessError::AccessDenied { .. }) => {
+                    self.mem.as_ref().map_or(Ok(0), |mem| mem.atomic(offset, op))
+                }
+                answer => answer,
+            },
+            _ => self.real().atomic(offset, op),
         }
     }
 

@@ -9,7 +9,7 @@ use ucs::mem::Access;
 use ucs::mem::page::PageRange;
 use ucs::time::Deadline;
 
-use super::{AllocError, AttachError, ComponentId, MdAttr, PackError, RegError};
+use super::{AllocError, AtomicOp, AttachError, ComponentId, MdAttr, PackError, RegError};
 use crate::export::{Claim, Export, Token};
 use crate::memory::{AccessError, Local, LocalMem, LocalMut, MappedView, Rights, StaleReason, check_range};
 
@@ -163,6 +163,20 @@ pub trait Attachment: Send + Sync + fmt::Debug {
     /// # Errors
     /// [`AccessError`]; `AccessDenied` without the right to write.
     fn write(&self, offset: u64, src: &[u8]) -> Result<(), AccessError>;
+
+    /// Does `op` to the word at `offset`, in this machine's byte order, and answers the word before it (widened, of 32 bits). It is atomic
+    /// towards all that others do to the word by atomics, theirs or those of its owner, and sequentially consistent with them. Mediated,
+    /// as [`Attachment::read`]. By default, and without [`super::MdFlags::ATOMICS`], there are none.
+    ///
+    /// # Errors
+    /// [`AccessError`]: `Misaligned`, where the word does not lie at a multiple of its size in the owner's memory; `AccessDenied` without the
+    /// right to write; `Unsupported`. After `Stale` it may have been done: if the exporter has ended, or has given up waiting for it,
+    /// meanwhile.
+    #[doc(alias = "uct_ep_atomic64_fetch")]
+    fn atomic(&self, offset: u64, op: AtomicOp) -> Result<u64, AccessError> {
+        let _ = (offset, op);
+        Err(AccessError::Unsupported { why: "this transport has no atomics on attached memory" })
+    }
 
     /// Copies all of `src`, an operand, to `offset`: as [`Attachment::write`], which is what it calls by default, piece by piece where
     /// others may change or unmap the operand meanwhile. With [`super::MdFlags::NEED_MEMH`] the operand comes registered.

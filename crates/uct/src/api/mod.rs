@@ -3,11 +3,13 @@
 //! [`Component`] → [`Md`] → [`Memh`] on the side that owns memory, [`Md`] → [`Attachment`] on the side that was sent a key. All
 //! traits are object-safe, none is sealed: tests implement fakes.
 
+mod atomic;
 mod attr;
 mod component;
 mod error;
 mod md;
 
+pub use atomic::{AmoOp, AtomicOp, AtomicWord};
 pub use attr::{Capability, GlobalId, LinearCost, MdAttr, MdFlags, MemTypes};
 pub use component::{Component, ComponentId, MdParams, MdResource};
 pub use error::{AllocError, AttachError, OpenError, PackError, RegError};
