@@ -57,6 +57,9 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! A part of an import is an operand, too ([`ImportedRegion::slice`]): a DPU process moves bytes between a host's memory and a third process's,
+//! `peer.put(0, host.slice(0..4096)?)?`, and each owner's revocation holds for its own side.
 
 #![forbid(unsafe_code)]
 
@@ -69,8 +72,9 @@ pub mod wire;
 pub use context::{Context, ContextBuilder, Features, InitError, Stats};
 pub use error::Error;
 pub use mem::{
-    Buf, ImportError, ImportedRegion, MapError, MdOutcome, MdResult, MdResults, MemMap, MemSlice, Offer,
-    OpError, PackError, PackedMemh, RegMode, Region, RegionReader, RegionWriter, TransferError, read_handle,
+    Buf, ImportError, ImportedRegion, ImportedSlice, MapError, MdOutcome, MdResult, MdResults, MemMap,
+    MemSlice, Offer, OpError, PackError, PackedMemh, RegMode, Region, RegionReader, RegionWriter,
+    TransferError, read_handle,
 };
 pub use ucs::Status;
 pub use ucs::config::{Config, Env};
@@ -100,6 +104,7 @@ mod tests {
         shared_by_threads::<PackedMemh>();
         shared_by_threads::<ImportedRegion>();
         shared_by_threads::<MemSlice>();
+        shared_by_threads::<ImportedSlice>();
         shared_by_threads::<Error>();
     }
 }

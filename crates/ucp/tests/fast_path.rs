@@ -128,6 +128,32 @@ fn operands_do_not_allocate() {
     assert!(buf.is_some());
 }
 
+/// Nor where the operand is imported itself, from the second operation of a thread on: the memory that the pieces go through is kept.
+#[test]
+fn imported_operands_do_not_allocate() {
+    let (world, other) = (world(), world());
+    let all = || {
+        let mut all = true;
+        for (import, operand) in [
+            (&world.mapped, &other.mapped),
+            (&world.mapped, &other.own),
+            (&world.own, &other.mapped),
+            (&world.own, &world.own),
+        ] {
+            for size in SIZES {
+                let slice = operand.slice(1..=size as u64).ok();
+                let done = slice.and_then(|slice| import.get(5, import.put(3, slice).ok()?).ok());
+                all &= done.is_some_and(|slice| import.put(LEN as u64, slice).is_err());
+            }
+        }
+        all
+    };
+    assert!(all());
+    let mut again = false;
+    assert_eq!(count_allocs(|| again = all()), 0);
+    assert!(again);
+}
+
 #[test]
 fn a_cached_import_does_not_allocate() {
     let world = world();
@@ -162,9 +188,11 @@ fn guard_an_allocation_is_counted() {
 #[test]
 fn accesses_make_no_system_call() {
     let ended = in_process("accesses_make_no_system_call", || {
-        let world = world();
+        let (world, other) = (world(), world());
         let mut buf = vec![1; LEN];
         let mut owned = Some(vec![1_u8; 64]);
+        let slice = other.mapped.slice(..100_000).ok();
+        let mut slice = slice.and_then(|slice| world.mapped.put(0, slice).ok());
         assert!(world.access(&mut buf), "the first accesses bring the pages in");
         only_exit();
         for _ in 0..10_000 {
@@ -179,7 +207,8 @@ fn accesses_make_no_system_call() {
                 owned = back;
                 owned.is_some()
             });
-            if !(words && bytes && atomics && own && owned) {
+            slice = slice.take().and_then(|slice| world.mapped.get(0, world.own.put(0, slice).ok()?).ok());
+            if !(slice.is_some() && words && bytes && atomics && own && owned) {
                 exit(1);
             }
         }

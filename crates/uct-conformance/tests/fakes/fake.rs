@@ -11,7 +11,7 @@ use uct::api::{
     ComponentId, Md, MdAttr, MdFlags, MdParams, MdResource, Memh, OpenError, PackError, PackFlags, RegError,
 };
 use uct::export::Export;
-use uct::memory::{AccessError, Local, LocalMem, LocalMut, MappedView, Rights, StaleReason};
+use uct::memory::{AccessError, Local, LocalMem, LocalMut, MappedView, OperandReason, Rights, StaleReason};
 
 use crate::overrun;
 
@@ -42,6 +42,8 @@ pub(crate) enum Fault {
     IsOffByOne,
     PutsOneByteLess,
     GetsIntoAPartOnly,
+    MovesNoImportedOperands,
+    HidesWhichSideFailed,
     NeedsWhatItDoesNotRegister,
     TearsWords,
     AddsInTwoSteps,
@@ -269,6 +271,14 @@ impl FakeAttachment {
     }
 }
 
+/// The error as if it were of the target.
+fn of_the_target(error: AccessError) -> AccessError {
+    match error {
+        AccessError::Operand { done, why: OperandReason::Stale(why) } => AccessError::Stale { done, why },
+        other => other,
+    }
+}
+
 impl Attachment for FakeAttachment {
     fn len(&self) -> u64 {
         self.len
@@ -351,7 +361,16 @@ impl Attachment for FakeAttachment {
         }
     }
 
+    fn good_piece(&self) -> usize {
+        self.real.as_deref().map_or(0, Attachment::good_piece)
+    }
+
     fn put(&self, offset: u64, src: &Local<'_>) -> Result<(), AccessError> {
+        match self.fault {
+            Fault::MovesNoImportedOperands if src.is_imported() => return Ok(()),
+            Fault::HidesWhichSideFailed => return self.real().put(offset, src).map_err(of_the_target),
+            _ => {}
+        }
         match src.as_bytes() {
             Some([short @ .., _]) if self.fault == Fault::PutsOneByteLess => {
                 self.real().put(offset, &Local::bytes(short))

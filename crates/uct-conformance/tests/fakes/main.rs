@@ -71,6 +71,12 @@ const CAUGHT: &[(&str, Fault, &[&str])] = &[
         &["operands::every_kind_matches_a_model", "operands::longer_than_one_step"],
     ),
     (
+        "moves_no_imported_operands",
+        Fault::MovesNoImportedOperands,
+        &["imported::every_pair_moves_what_is_asked"],
+    ),
+    ("hides_which_side_failed", Fault::HidesWhichSideFailed, &["imported::operand_is_revoked"]),
+    (
         "needs_what_it_does_not_register",
         Fault::NeedsWhatItDoesNotRegister,
         &[

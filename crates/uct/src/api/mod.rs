@@ -13,4 +13,6 @@ pub use atomic::{AmoOp, AtomicOp, AtomicWord};
 pub use attr::{Capability, GlobalId, LinearCost, MdAttr, MdFlags, MemTypes};
 pub use component::{Component, ComponentId, MdParams, MdResource};
 pub use error::{AllocError, AttachError, OpenError, PackError, RegError};
-pub use md::{AttachRequest, Attached, Attachment, LocalMemh, Md, Memh, PackFlags};
+pub use md::{
+    AttachRequest, Attached, Attachment, LocalMemh, Md, Memh, PackFlags, get_by_read, put_by_write,
+};

@@ -1,5 +1,7 @@
 //! Why an access to memory did not happen, and what to do about it.
 
+use std::time::Duration;
+
 use ucs::Status;
 use ucs::mem::shared::BoundsError;
 
@@ -30,7 +32,7 @@ pub enum AccessError {
     #[error("no in-flight slot came free within {waited:?}")]
     Busy {
         /// How long was waited.
-        waited: std::time::Duration,
+        waited: Duration,
     },
     /// This memory cannot do that.
     #[error("unsupported: {why}")]
@@ -38,7 +40,7 @@ pub enum AccessError {
         /// What, and what can.
         why: &'static str,
     },
-    /// The memory of this process that took part in it is not there, or not for that.
+    /// The operand, memory that took part in it on this side, is not there, or not for that.
     #[error("the operand could not be used after {done} bytes: {why}")]
     Operand {
         /// Bytes that were moved before.
@@ -51,7 +53,7 @@ pub enum AccessError {
     Forked,
 }
 
-/// What is wrong with memory of this process that an operation was given.
+/// What is wrong with memory that an operation was given: of this process, or imported by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OperandReason {
@@ -73,9 +75,38 @@ pub enum OperandReason {
     /// The operation needs it registered with the transport, and it was not.
     #[error("its memory is not registered with the transport")]
     NotRegistered,
+    /// It is imported, and is no longer there.
+    #[error("it is imported, and {0}")]
+    Stale(StaleReason),
+    /// It is imported, and may not be used so.
+    #[error("it is imported, and {0}")]
+    AccessDenied(DeniedReason),
+    /// It is imported, and all slots that announce an access in flight to it stayed taken.
+    #[error("it is imported, and no in-flight slot came free within {waited:?}")]
+    Busy {
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// It is imported, and cannot do that.
+    #[error("it is imported, and unsupported: {why}")]
+    Unsupported {
+        /// What, and what can.
+        why: &'static str,
+    },
 }
 
 impl OperandReason {
+    /// The one-byte status.
+    pub fn status(self) -> Status {
+        match self {
+            Self::Stale(_) => Status::Stale,
+            Self::AccessDenied(_) => Status::AccessDenied,
+            Self::Busy { .. } => Status::Busy,
+            Self::Unsupported { .. } => Status::Unsupported,
+            _ => Status::InvalidAddr,
+        }
+    }
+
     /// What to do about it.
     #[must_use]
     pub fn remedy(self) -> &'static str {
@@ -86,6 +117,12 @@ impl OperandReason {
             Self::NotBacked => "see whether the file behind it has been cut off",
             Self::Untold => "mount /proc",
             Self::NotRegistered => "use the operations of `ucp`, which register what they are given",
+            Self::Stale(_) => {
+                "ask the owner of the operand's memory for a new handle, import that, and try again"
+            }
+            Self::AccessDenied(why) => why.remedy(),
+            Self::Busy { .. } => "use fewer threads at once, or raise UCX_IMPORT_TIMEOUT",
+            Self::Unsupported { .. } => "use memory of `MemMap::allocate`",
         }
     }
 }
@@ -167,7 +204,7 @@ impl AccessError {
             Self::AccessDenied { .. } => Status::AccessDenied,
             Self::Busy { .. } => Status::Busy,
             Self::Unsupported { .. } => Status::Unsupported,
-            Self::Operand { .. } => Status::InvalidAddr,
+            Self::Operand { why, .. } => why.status(),
             Self::Forked => Status::Forked,
         }
     }

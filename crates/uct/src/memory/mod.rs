@@ -3,6 +3,7 @@
 mod error;
 pub mod operand;
 mod owned;
+mod pieces;
 mod private;
 mod raw;
 mod sys;

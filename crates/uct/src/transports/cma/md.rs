@@ -356,6 +356,11 @@ impl Attachment for CmaAttachment {
         })
     }
 
+    /// An access is a system call or two.
+    fn good_piece(&self) -> usize {
+        256 << 10
+    }
+
     fn atomic(&self, _offset: u64, _op: AtomicOp) -> Result<u64, AccessError> {
         Err(AccessError::Unsupported {
             why: "the kernel has no atomics on another process's memory, only copies: memory of MemMap::allocate is mapped, by shm",
