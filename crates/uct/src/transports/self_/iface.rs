@@ -16,6 +16,8 @@ use crate::doorbell::Doorbell;
 use crate::memory::Local;
 use crate::transports::places::Places;
 
+/// Bytes that are read at once of a body that is imported memory.
+const PIECE: usize = 16 << 10;
 /// Most bytes of a message.
 const MAX_AM: usize = 32 << 10;
 /// Messages that wait at most: then there is no room.
@@ -100,7 +102,7 @@ impl Iface for SelfIface {
         }
         let mut bytes = self.spare.pop().unwrap_or_default();
         head.iter().for_each(|part| bytes.extend_from_slice(part));
-        let copied = body.in_pieces(|_, piece| {
+        let copied = body.in_pieces(PIECE, |_, piece| {
             bytes.extend_from_slice(piece);
             Ok(())
         });

@@ -35,6 +35,8 @@ use crate::transports::places::Places;
 
 /// Lines of a ring: 128 KiB, of which a message takes a quarter at most.
 const LINES: u32 = 2048;
+/// Bytes that are read at once of a body that is imported memory.
+const PIECE: usize = 16 << 10;
 /// Most bytes of a message.
 const MAX_AM: usize = LINES as usize / 4 * LINE - LINE;
 /// How many messages of one endpoint are taken by one call, so that none waits for another one's flood.
@@ -299,7 +301,7 @@ impl Iface for ShmIface {
         message.write(0, first);
         message.write(first.len(), second);
         // Not published when it fails: nothing is sent.
-        body.in_pieces(|at, piece| {
+        body.in_pieces(PIECE, |at, piece| {
             message.write(head + at, piece);
             Ok(())
         })?;
