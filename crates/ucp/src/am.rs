@@ -39,7 +39,7 @@ impl Endpoint {
     /// Sends a message to the peer's handler of number `id`: a header, which is copied, and the bytes of `data`, which come back when they
     /// may be used again. It may still be on its way then, but for a rendezvous, whose receiver has taken or refused it.
     ///
-    /// Messages of one endpoint come to their handlers in order.
+    /// Messages of one endpoint come to their handlers in order. Imported memory always goes by rendezvous.
     ///
     /// # Errors
     /// As the request's: see [`TransferError`]. A header of more than 4096 bytes is too long.
@@ -51,17 +51,24 @@ impl Endpoint {
     /// As [`Endpoint::am_send`], in the way that `flags` say.
     ///
     /// # Errors
-    /// As [`Endpoint::am_send`]; with [`AmFlags::EAGER`], [`TransferError::TooLong`].
+    /// As [`Endpoint::am_send`]; with [`AmFlags::EAGER`], [`TransferError::TooLong`], and [`TransferError::EagerImport`] for imported
+    /// memory.
     pub fn am_send_with<M: Source>(&self, flags: AmFlags, id: u16, header: &[u8], data: M) -> Request<M> {
         match self.check_am(header).and_then(|()| Ok(data.check()?)) {
             Ok(()) => {}
             Err(error) => return Request::failed(error, data),
         }
         let max = self.worker.max_am(&self.ep);
-        let len = data.local().len();
+        let (len, imported) = {
+            let local = data.local();
+            (local.len(), local.is_imported())
+        };
+        if imported && flags.contains(AmFlags::EAGER) {
+            return Request::failed(TransferError::EagerImport, data);
+        }
         // The length of a header takes two bytes.
         let fits = len.saturating_add(header.len() + 2) <= max;
-        if flags.contains(AmFlags::RNDV) || (!fits && !flags.contains(AmFlags::EAGER)) {
+        if flags.contains(AmFlags::RNDV) || imported || (!fits && !flags.contains(AmFlags::EAGER)) {
             return self.announce(id, header, data);
         }
         if !fits {

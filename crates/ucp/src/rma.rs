@@ -3,12 +3,13 @@
 use std::fmt;
 
 use ucs::Status;
+use uct::api::{AmoOp, AtomicWord};
 use uct::memory::{Destination, Source};
 use zeroize::Zeroizing;
 
 use crate::Features;
 use crate::ep::{Endpoint, EpError};
-use crate::mem::{ImportError, ImportedRegion, PackError, Region};
+use crate::mem::{ImportError, ImportedRegion, PackError, Region, TransferError};
 use crate::request::Request;
 use crate::wire::rkey::{self, RkeyFormatError};
 
@@ -169,6 +170,62 @@ impl RemoteRegion {
             Ok(()) => Request::ended(self.memory.get(offset, operand)),
             Err(error) => Request::failed(error, operand),
         }
+    }
+}
+
+/// Atomics, on words of 32 and 64 bits in this machine's byte order: atomic and sequentially consistent towards each other, and towards
+/// the words of the owner's ([`Region::atomic_u64`], `atomic_u32`).
+impl RemoteRegion {
+    /// Does `op` to the word at `offset`, without the peer's doing; answers the word before. Its address in the owner's memory must be a
+    /// multiple of its size.
+    ///
+    /// # Errors
+    /// As the request's, with the operand: as [`ImportedRegion::atomic`]; [`TransferError::FeatureMissing`] without `Features::AMO32` or
+    /// `AMO64`, as the word's size is.
+    #[doc(alias = "ucp_atomic_op_nbx")]
+    #[inline]
+    pub fn atomic<T: AtomicWord>(&self, offset: u64, op: AmoOp<T>) -> Request<T> {
+        let done = self.check_atomic::<T>().and_then(|()| Ok(self.memory.atomic(offset, op)?));
+        match done {
+            Ok(before) => Request::ended(Ok(before)),
+            Err(error) => Request::failed(error, op.operand()),
+        }
+    }
+
+    /// As [`RemoteRegion::atomic`], where the word before is not wanted. It is done for all to see when [`Endpoint::flush`] has ended.
+    ///
+    /// # Errors
+    /// As [`RemoteRegion::atomic`].
+    #[inline]
+    pub fn atomic_post<T: AtomicWord>(&self, offset: u64, op: AmoOp<T>) -> Request<()> {
+        let done = self.check_atomic::<T>().and_then(|()| Ok(self.memory.atomic(offset, op)?));
+        match done {
+            Ok(_) => Request::ended(Ok(())),
+            Err(error) => Request::failed(error, ()),
+        }
+    }
+
+    /// Adds `value` to the word at `offset`, and wraps around; answers the word before.
+    ///
+    /// # Errors
+    /// As [`RemoteRegion::atomic`].
+    pub fn fetch_add<T: AtomicWord>(&self, offset: u64, value: T) -> Request<T> {
+        self.atomic(offset, AmoOp::Add(value))
+    }
+
+    /// Puts `new` in place of the word at `offset` if that is `expected`; answers the word before.
+    ///
+    /// # Errors
+    /// As [`RemoteRegion::atomic`].
+    pub fn cswap<T: AtomicWord>(&self, offset: u64, expected: T, new: T) -> Request<T> {
+        self.atomic(offset, AmoOp::Cswap { expected, new })
+    }
+
+    fn check_atomic<T: AtomicWord>(&self) -> Result<(), TransferError> {
+        self.ep.check()?;
+        let (feature, name) =
+            if size_of::<T>() == 4 { (Features::AMO32, "AMO32") } else { (Features::AMO64, "AMO64") };
+        if self.ep.worker.ctx.has(feature) { Ok(()) } else { Err(TransferError::FeatureMissing(name)) }
     }
 }
 

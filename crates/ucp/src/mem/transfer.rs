@@ -31,6 +31,9 @@ pub enum TransferError {
         /// How many there may be.
         max: u64,
     },
+    /// Imported memory is sent by rendezvous only.
+    #[error("imported memory cannot be sent at once, as AmFlags::EAGER asks")]
+    EagerImport,
     /// The operand has no room for the data, which was refused.
     #[error("the operand has room for {room} bytes, and {len} are to be received")]
     Truncated {
@@ -80,7 +83,7 @@ impl TransferError {
             Self::Truncated { .. } => Status::MessageTruncated,
             Self::Rejected => Status::Rejected,
             Self::Aborted => Status::Canceled,
-            Self::FeatureMissing(_) => Status::InvalidParam,
+            Self::FeatureMissing(_) | Self::EagerImport => Status::InvalidParam,
         }
     }
 
@@ -92,6 +95,7 @@ impl TransferError {
             Self::Register(error) => error.remedy(),
             Self::Endpoint(error) => error.remedy(),
             Self::TooLong { .. } => "send less at once, or let it go by rendezvous: without AmFlags::EAGER",
+            Self::EagerImport => "let it go by rendezvous: without AmFlags::EAGER",
             Self::Truncated { .. } => "give an operand of `AmMessage::len` bytes",
             Self::Rejected => "see that the peer has a handler of that number",
             Self::Aborted => "see why the peer's memory could not be read",

@@ -1,8 +1,10 @@
 //! Remote memory.
 
-use ucp::{MemMap, Status};
+use std::rc::Rc;
 
-use crate::{PATIENCE, Pair, context, pattern};
+use ucp::{AmFlags, AmoOp, MemMap, Request, Status};
+
+use crate::{PATIENCE, Pair, Seen, context, pattern};
 
 #[test]
 fn put_and_get_by_rkey() {
@@ -29,6 +31,102 @@ fn put_and_get_by_rkey() {
     drop(region);
     let error = remote.get(0, vec![0; 8]).into_result().unwrap().unwrap_err();
     assert_eq!(error.status(), Status::Stale);
+}
+
+#[test]
+fn atomics_by_rkey() {
+    let pair = Pair::new("shm");
+    let owner = context("shm");
+    let worker = owner.worker().unwrap();
+    let region = owner.mem_map(MemMap::allocate(4096)).unwrap();
+    let ep = pair.a.connect(worker.address().unwrap().as_bytes()).unwrap();
+    let remote = ep.rkey_unpack(region.rkey_pack().unwrap().as_bytes()).unwrap();
+    let wait = |request| pair.a.wait(request, PATIENCE).unwrap();
+    assert_eq!(wait(remote.fetch_add(8, 5_u64)), 0);
+    assert_eq!(wait(remote.fetch_add(8, u64::MAX)), 5);
+    assert_eq!(wait(remote.cswap(8, 4_u64, 9)), 4);
+    assert_eq!(wait(remote.cswap(8, 4_u64, 1)), 9, "it was not expected, and stays");
+    for (op, after) in [
+        (AmoOp::Add(1_u64), 10),
+        (AmoOp::And(0b1110), 10),
+        (AmoOp::Or(1), 11),
+        (AmoOp::Xor(2), 9),
+        (AmoOp::Swap(7), 7),
+        (AmoOp::Cswap { expected: 7, new: 8 }, 8),
+    ] {
+        pair.a.wait(remote.atomic_post(8, op), PATIENCE).unwrap();
+        assert_eq!(region.load::<u64>(8).unwrap(), after, "{op:?}");
+    }
+    let error = remote.fetch_add(4, 1_u64).into_result().unwrap().unwrap_err();
+    assert_eq!((error.status(), error.operand), (Status::InvalidParam, 1), "{error}");
+    let error = remote.fetch_add(8, 1_u32).into_result().unwrap().unwrap_err();
+    assert_eq!(error.to_string(), "the context was made without Features::AMO32");
+    let error = remote.fetch_add(4096, 1_u64).into_result().unwrap().unwrap_err();
+    assert_eq!(error.status(), Status::OutOfRange);
+}
+
+/// A DPU moves between a host's imported memory and a peer's, and sends messages from it and into it.
+#[test]
+fn imported_memory_as_an_operand() {
+    let (host, dpu, peer) = (context("all"), context("all"), context("all"));
+    let memory = host.mem_map(MemMap::allocate(1 << 20).exported()).unwrap();
+    memory.write(0, &pattern(1 << 20, 1)).unwrap();
+    let imported = dpu.mem_import(memory.memh_pack().unwrap().as_bytes()).unwrap();
+
+    let (a, b) = (dpu.worker().unwrap(), peer.worker().unwrap());
+    let region = peer.mem_map(MemMap::allocate(1 << 20)).unwrap();
+    let ep = a.connect(b.address().unwrap().as_bytes()).unwrap();
+    let remote = ep.rkey_unpack(region.rkey_pack().unwrap().as_bytes()).unwrap();
+    let half = imported.slice(..1 << 19).unwrap();
+    let half = a.wait(remote.put(100, half), PATIENCE).unwrap();
+    let mut seen = vec![0; 1 << 19];
+    region.read(100, &mut seen).unwrap();
+    assert!(seen == pattern(1 << 20, 1)[..1 << 19]);
+    region.write(0, &pattern(1 << 19, 2)).unwrap();
+    a.wait(remote.get(0, half), PATIENCE).unwrap();
+    memory.read(0, &mut seen).unwrap();
+    assert!(seen == pattern(1 << 19, 2));
+
+    let received: Seen<Request<Vec<u8>>> = Rc::default();
+    let into = Rc::clone(&received);
+    b.am_handler(1, move |message| {
+        assert!(message.is_rendezvous(), "also when it is short");
+        let buffer = vec![0; message.len() as usize];
+        into.borrow_mut().push(message.recv_data(buffer));
+    })
+    .unwrap();
+    for range in [0..1 << 20, 5..6, 7..100_000] {
+        let sent = ep.am_send(1, b"", imported.slice(range.clone()).unwrap());
+        let end = std::time::Instant::now() + PATIENCE;
+        let ended = || sent.is_ended() && received.borrow().first().is_some_and(Request::is_ended);
+        while !ended() && std::time::Instant::now() < end {
+            a.progress();
+            b.progress();
+        }
+        sent.into_result().unwrap().unwrap();
+        let mut expected = vec![0; (range.end - range.start) as usize];
+        memory.read(range.start, &mut expected).unwrap();
+        let got = received.borrow_mut().pop().unwrap().into_result().unwrap().unwrap();
+        assert!(got == expected, "{range:?}");
+    }
+    let error = ep.am_send_with(AmFlags::EAGER, 1, b"", imported.slice(..8).unwrap());
+    assert_eq!(error.into_result().unwrap().unwrap_err().status(), Status::InvalidParam);
+
+    // The host takes it back in the middle of a rendezvous: each side hears of it, and the endpoint lives.
+    let sent = ep.am_send(1, b"", imported.slice(..).unwrap());
+    a.progress();
+    b.progress();
+    assert_eq!(received.borrow().len(), 1);
+    drop(memory);
+    let end = std::time::Instant::now() + PATIENCE;
+    while !(sent.is_ended() && received.borrow()[0].is_ended()) && std::time::Instant::now() < end {
+        a.progress();
+        b.progress();
+    }
+    assert_eq!(sent.into_result().unwrap().unwrap_err().status(), Status::Stale);
+    let error = received.borrow_mut().pop().unwrap().into_result().unwrap().unwrap_err();
+    assert_eq!((error.status(), error.operand.len()), (Status::Canceled, 1 << 20));
+    assert_eq!(ep.check(), Ok(()));
 }
 
 #[test]

@@ -40,6 +40,18 @@ pub enum AmoOp<T> {
     },
 }
 
+impl<T: Copy> AmoOp<T> {
+    /// The word that is given to it; of a comparison, the one that is to be put in place.
+    pub fn operand(self) -> T {
+        match self {
+            Self::Add(value) | Self::And(value) | Self::Or(value) | Self::Xor(value) | Self::Swap(value) => {
+                value
+            }
+            Self::Cswap { new, .. } => new,
+        }
+    }
+}
+
 /// An atomic operation on a word of either size, in this machine's byte order: what an [`Attachment`](super::Attachment) is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AtomicOp {
