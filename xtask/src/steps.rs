@@ -280,6 +280,7 @@ pub(crate) const STEPS: &[Step] = &[
     example!("hello", "the example of two workers that say hello"),
     example!("rma", "the example of remote memory"),
     example!("am_rpc", "the example of remote procedure calls"),
+    example!("dpu_offload", "the example of a DPU between its host's memory and a peer's"),
     example!("tokio_echo", "the example of workers within tokio"),
     Step {
         name: "demo",
