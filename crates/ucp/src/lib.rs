@@ -57,6 +57,9 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! A part of an import is an operand, too ([`ImportedRegion::slice`]): a DPU process moves bytes between a host's memory and a third process's,
+//! `peer.put(0, host.slice(0..4096)?)?`, and each owner's revocation holds for its own side.
 
 #![forbid(unsafe_code)]
 
@@ -76,8 +79,9 @@ pub use context::{Context, ContextBuilder, Features, InitError, Stats};
 pub use ep::{CloseMode, ConnectError, Endpoint, EpError, EpInfo, WorkerError};
 pub use error::Error;
 pub use mem::{
-    Buf, ImportError, ImportedRegion, MapError, MdOutcome, MdResult, MdResults, MemMap, MemSlice, Offer,
-    OpError, PackError, PackedMemh, RegMode, Region, RegionReader, RegionWriter, TransferError, read_handle,
+    Buf, ImportError, ImportedRegion, ImportedSlice, MapError, MdOutcome, MdResult, MdResults, MemMap,
+    MemSlice, Offer, OpError, PackError, PackedMemh, RegMode, Region, RegionReader, RegionWriter,
+    TransferError, read_handle,
 };
 pub use request::Request;
 pub use rma::{PackedRkey, RemoteRegion, RkeyError};
@@ -86,7 +90,7 @@ pub use ucs::config::{Config, Env};
 pub use ucs::mem::shared::BoundsError;
 pub use ucs::mem::{Limit, MemError};
 pub use ucs::rcache::Stats as RcacheStats;
-pub use uct::api::{ComponentId, GlobalId, Gone, IfaceError, RegError};
+pub use uct::api::{AmoOp, AtomicWord, ComponentId, GlobalId, Gone, IfaceError, RegError};
 pub use uct::export::NotRevoked;
 pub use uct::memory::{
     AccessError, DeniedReason, Destination, Local, LocalMut, MappedView, OperandReason, RawMem, Rights,
@@ -110,6 +114,7 @@ mod tests {
         shared_by_threads::<PackedMemh>();
         shared_by_threads::<ImportedRegion>();
         shared_by_threads::<MemSlice>();
+        shared_by_threads::<ImportedSlice>();
         shared_by_threads::<Error>();
     }
 }

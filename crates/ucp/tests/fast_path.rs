@@ -79,6 +79,10 @@ impl World {
         access!(self.mapped);
         access!(self.own);
         access!(view);
+        for import in [&self.mapped, &self.own] {
+            all &= import.fetch_add(64, black_box(1_u64)).is_ok() && import.cswap(80, 1, 2_u32).is_ok();
+            all &= import.fetch_add(65, 1_u64).is_err();
+        }
         all &= self.region.atomic_u64(64).is_ok() && view.atomic_u64(64).is_ok();
         all & self.mapped.check().is_ok()
     }
@@ -101,6 +105,7 @@ fn stale_accesses_do_not_allocate() {
     let allocs = count_allocs(|| {
         for import in [&world.mapped, &world.own] {
             stale &= import.read(0, &mut [0; 8]).is_err() && import.write(0, &[0; 8]).is_err();
+            stale &= import.swap(0, 1_u32).is_err();
             stale &= import.check().is_err();
         }
     });
@@ -121,6 +126,32 @@ fn operands_do_not_allocate() {
     });
     assert_eq!(allocs, 0);
     assert!(buf.is_some());
+}
+
+/// Nor where the operand is imported itself, from the second operation of a thread on: the memory that the pieces go through is kept.
+#[test]
+fn imported_operands_do_not_allocate() {
+    let (world, other) = (world(), world());
+    let all = || {
+        let mut all = true;
+        for (import, operand) in [
+            (&world.mapped, &other.mapped),
+            (&world.mapped, &other.own),
+            (&world.own, &other.mapped),
+            (&world.own, &world.own),
+        ] {
+            for size in SIZES {
+                let slice = operand.slice(1..=size as u64).ok();
+                let done = slice.and_then(|slice| import.get(5, import.put(3, slice).ok()?).ok());
+                all &= done.is_some_and(|slice| import.put(LEN as u64, slice).is_err());
+            }
+        }
+        all
+    };
+    assert!(all());
+    let mut again = false;
+    assert_eq!(count_allocs(|| again = all()), 0);
+    assert!(again);
 }
 
 #[test]
@@ -157,9 +188,11 @@ fn guard_an_allocation_is_counted() {
 #[test]
 fn accesses_make_no_system_call() {
     let ended = in_process("accesses_make_no_system_call", || {
-        let world = world();
+        let (world, other) = (world(), world());
         let mut buf = vec![1; LEN];
         let mut owned = Some(vec![1_u8; 64]);
+        let slice = other.mapped.slice(..100_000).ok();
+        let mut slice = slice.and_then(|slice| world.mapped.put(0, slice).ok());
         assert!(world.access(&mut buf), "the first accesses bring the pages in");
         only_exit();
         for _ in 0..10_000 {
@@ -167,13 +200,15 @@ fn accesses_make_no_system_call() {
             let words =
                 world.mapped.write(8, &small[..8]).is_ok() && world.mapped.read(8, &mut small[..8]).is_ok();
             let bytes = world.mapped.write(5, small).is_ok() && world.mapped.read(5, small).is_ok();
+            let atomics = world.mapped.fetch_add(8, 1_u64).is_ok() && world.own.swap(8, 0_u32).is_ok();
             let own = world.own.write(8, &small[..8]).is_ok() && world.own.read(5, small).is_ok();
             let owned = [&world.mapped, &world.own].into_iter().all(|import| {
                 let back = owned.take().and_then(|buf| import.get(8, import.put(8, buf).ok()?).ok());
                 owned = back;
                 owned.is_some()
             });
-            if !(words && bytes && own && owned) {
+            slice = slice.take().and_then(|slice| world.mapped.get(0, world.own.put(0, slice).ok()?).ok());
+            if !(slice.is_some() && words && bytes && atomics && own && owned) {
                 exit(1);
             }
         }

@@ -14,6 +14,8 @@ pub use loom::sync::atomic::{
 
 /// A 64-bit word in memory that others see: std's, also under loom, whose atomics cannot lie in a mapping.
 pub type Word64 = std::sync::atomic::AtomicU64;
+/// A 32-bit word in memory that others see, as [`Word64`].
+pub type Word32 = std::sync::atomic::AtomicU32;
 
 /// A number of this thread's own, below 1024: threads that spread by it over several places seldom meet. 0 while the thread ends.
 #[inline]

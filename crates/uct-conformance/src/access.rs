@@ -158,7 +158,8 @@ fn read_only(bench: &Bench) {
             assert!(matches!(answer, Err(AccessError::AccessDenied { done: 0, .. })), "{kind:?}: {answer:?}");
         }
         if let Some(view) = attachment.view() {
-            let answers = [view.write(0, &[0x77]), view.store(8, 7_u64), view.atomic_u64(8).map(|_| ())];
+            let words = view.atomic_u64(8).map(|_| ()).and(view.atomic_u32(8).map(|_| ()));
+            let answers = [view.write(0, &[0x77]), view.store(8, 7_u64), words];
             for answer in answers {
                 assert!(matches!(answer, Err(AccessError::AccessDenied { .. })), "{kind:?}: {answer:?}");
             }
@@ -265,7 +266,9 @@ fn view_is_there_where_announced(bench: &Bench) {
     assert_eq!(view.load::<u64>(64), Ok(7));
     view.atomic_u64(64).unwrap().fetch_add(5, Ordering::AcqRel);
     assert_eq!(bench.exporter.read(region, 64, 8), 12_u64.to_ne_bytes());
-    assert!(view.atomic_u64(65).is_err(), "a misaligned word");
+    view.atomic_u32(72).unwrap().store(9, Ordering::Release);
+    assert_eq!(bench.exporter.read(region, 72, 4), 9_u32.to_ne_bytes());
+    assert!(view.atomic_u64(65).is_err() && view.atomic_u32(66).is_err(), "a misaligned word");
 }
 
 fn check_says_that_it_lives(bench: &Bench) {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use uct::api::{AttachError, Attachment};
+use uct::api::{AmoOp, AtomicOp, AttachError, Attachment};
 use uct::memory::{AccessError, Rights, StaleReason};
 
 use crate::exporter::{Exporter, Host, Region, Ticket};
@@ -108,6 +108,8 @@ pub(crate) fn assert_stale(attachment: &dyn Attachment) {
         let write = attachment.write(0, &[0x77]);
         assert!(matches!(write, Err(AccessError::Stale { done: 0, .. })), "a write answers {write:?}");
     }
+    let atomic = attachment.atomic(0, AtomicOp::U32(AmoOp::Swap(0)));
+    assert!(atomic.is_err(), "an atomic operation answers {atomic:?}");
     assert!(attachment.check().is_err(), "check() says that the export lives");
 }
 

@@ -4,7 +4,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::{Duration, Instant};
 
 use ucs::mem::page::page_size;
-use uct::api::{Component, MdFlags, PackFlags};
+use uct::api::{AmoOp, AtomicOp, Component, MdFlags, PackFlags};
 use uct::memory::{AccessError, Rights};
 use uct::transports;
 
@@ -23,11 +23,12 @@ pub(crate) const CHECKS: &[Check] = list![capabilities:
     invalidate in Once,
     address_bound in Once,
     revocable in Once,
+    atomics in Once,
     survives_exporter_stop in Once,
 ];
 
 /// Every capability, with the flag that announces it; each has a check of the same name, which proves it.
-const ALL: [(&str, Option<MdFlags>); 9] = [
+const ALL: [(&str, Option<MdFlags>); 10] = [
     ("alloc", Some(MdFlags::ALLOC)),
     ("reg", Some(MdFlags::REG)),
     ("export", Some(MdFlags::EXPORTED_MKEY)),
@@ -36,6 +37,7 @@ const ALL: [(&str, Option<MdFlags>); 9] = [
     ("invalidate", Some(MdFlags::INVALIDATE)),
     ("address-bound", Some(MdFlags::VA_BOUND)),
     ("revocable", Some(MdFlags::REVOCABLE)),
+    ("atomics", Some(MdFlags::ATOMICS)),
     ("survives-exporter-stop", None),
 ];
 
@@ -283,6 +285,23 @@ fn revocable(bench: &Bench) {
     let stored = view.is_some_and(|view| view.write(8, b"a store").is_ok());
     let written = stored && bench.exporter.read(region, 8, 7) == b"a store";
     proved(bench, "revocable", !read && !written);
+}
+
+/// Operations on words; where there are none, that they leave the memory alone.
+fn atomics(bench: &Bench) {
+    let (region, _, attachment) = bench.attached(page_size(), 3);
+    bench.exporter.write(region, 0, &[0; 16]);
+    let answers = [
+        attachment.atomic(0, AtomicOp::U64(AmoOp::Add(1 << 40))),
+        attachment.atomic(8, AtomicOp::U32(AmoOp::Cswap { expected: 0, new: 7 })),
+    ];
+    let found = answers.iter().all(|answer| *answer == Ok(0));
+    let refused = answers.iter().all(|answer| matches!(answer, Err(AccessError::Unsupported { .. })));
+    assert!(found || refused, "neither the one nor the other: {answers:?}");
+    let (word, half): (u64, u32) = if found { (1 << 40, 7) } else { (0, 0) };
+    let expected = [&word.to_ne_bytes()[..], &half.to_ne_bytes(), &[0; 4]].concat();
+    assert_eq!(bench.exporter.read(region, 0, 16), expected);
+    proved(bench, "atomics", found);
 }
 
 /// What is attached can be reached while the exporter's process is stopped.

@@ -121,11 +121,12 @@ enum Op {
     DropExport,
     Replace,
     Hammer,
+    Add,
     Calm,
     Close,
 }
 
-const OPS: [Op; 11] = [
+const OPS: [Op; 12] = [
     Op::Create,
     Op::Write,
     Op::Read,
@@ -135,6 +136,7 @@ const OPS: [Op; 11] = [
     Op::DropExport,
     Op::Replace,
     Op::Hammer,
+    Op::Add,
     Op::Calm,
     Op::Close,
 ];
@@ -267,6 +269,15 @@ impl Host {
                 }));
                 Ok(Vec::new())
             }
+            Op::Add => {
+                let region = nth(&self.regions, a);
+                self.hammers.lock().push(std::thread::spawn(move || {
+                    for _ in 0..c {
+                        region.made.mem.atomic_u64(b).unwrap().fetch_add(1, Ordering::SeqCst);
+                    }
+                }));
+                Ok(Vec::new())
+            }
             Op::Calm => {
                 self.stop.store(true, Ordering::Release);
                 self.hammers.lock().drain(..).for_each(|hammer| hammer.join().unwrap());
@@ -368,6 +379,11 @@ impl Exporter {
     /// Writes words of `width` equal bytes at `at`, again and again, until [`Self::calm`].
     pub(crate) fn hammer(&self, region: Region, at: u64, width: usize) {
         self.must(Op::Hammer, [region.0, at, width as u64, 0], &[]);
+    }
+
+    /// Adds 1 to the word at `at`, so many times; [`Self::calm`] waits for that.
+    pub(crate) fn add(&self, region: Region, at: u64, times: u64) {
+        self.must(Op::Add, [region.0, at, times, 0], &[]);
     }
 
     pub(crate) fn calm(&self) {

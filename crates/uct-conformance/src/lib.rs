@@ -26,7 +26,9 @@
 //! | `pack` | `pack` writes `packed_size` bytes, and touches nothing else |
 //! | `attach` | good, foreign, truncated, changed, forged and stale keys; every order of drops |
 //! | `access` | reads and writes against a model, bounds, rights, words, views |
+//! | `atomics` | operations on words against a model, nothing lost between threads and sides; refused where not announced |
 //! | `operands` | memory of this process of each kind, by `put` and `get`; registered where that is needed |
+//! | `imported` | attached memory as an operand, by every pair of transports; which side failed is told |
 //! | `revoke` | nothing gets in after it, and nothing else is hit by it |
 //! | `many` | thousands of regions and exports, a full table |
 //! | `concurrent` | many threads at once against a model |
@@ -43,6 +45,7 @@
 
 mod access;
 mod alloc;
+mod atomics;
 mod attach;
 mod attr;
 mod bench;
@@ -51,6 +54,7 @@ mod capabilities;
 mod concurrent;
 mod exporter;
 mod fixture;
+mod imported;
 mod many;
 pub mod nic;
 mod operands;
@@ -111,7 +115,9 @@ pub fn checks() -> impl Iterator<Item = Check> {
         pack::CHECKS,
         attach::CHECKS,
         access::CHECKS,
+        atomics::CHECKS,
         operands::CHECKS,
+        imported::CHECKS,
         revoke::CHECKS,
         many::CHECKS,
         concurrent::CHECKS,

@@ -4,7 +4,7 @@ use testkit::Rng;
 use ucs::mem::page::{PageRange, page_size};
 use ucs::mem::{Access, Mapping};
 use ucs::rcache::Options;
-use uct::api::{Attachment, MdFlags, RegError};
+use uct::api::{Attachment, MdFlags, RegError, get_by_read, put_by_write};
 use uct::memory::{AccessError, Destination, Local, LocalMem, LocalMut, OperandReason, Rights, Source};
 use uct::registrations::{Needs, RegisterError, Registrations};
 
@@ -22,29 +22,36 @@ pub(crate) const CHECKS: &[Check] = list![operands:
 ];
 
 /// What operations of the importer's memory domain go through, as a context's do.
-struct Operations {
-    registrations: Registrations,
-    needs: Option<Needs>,
+pub(crate) struct Operations {
+    pub(crate) registrations: Registrations,
+    pub(crate) needs: Option<Needs>,
 }
 
 impl Operations {
-    fn of(bench: &Bench) -> Self {
+    pub(crate) fn of(bench: &Bench) -> Self {
         let registrations = Registrations::new([&bench.importer.md], Options::default());
         let needs = registrations.of(&bench.importer.md);
         assert_eq!(needs.is_some(), bench.importer.has(MdFlags::NEED_MEMH));
         Self { registrations, needs }
     }
 
-    fn put(&self, to: &dyn Attachment, offset: u64, src: Local<'_>) -> Result<(), AccessError> {
+    pub(crate) fn put(&self, to: &dyn Attachment, offset: u64, src: Local<'_>) -> Result<(), AccessError> {
         match self.needs {
             None => to.put(offset, &src),
+            Some(_) if src.is_imported() => put_by_write(to, offset, &src),
             Some(needs) => settle(self.registrations.with_source(needs, src, |src| to.put(offset, src))),
         }
     }
 
-    fn get(&self, from: &dyn Attachment, offset: u64, mut dst: LocalMut<'_>) -> Result<(), AccessError> {
+    pub(crate) fn get(
+        &self,
+        from: &dyn Attachment,
+        offset: u64,
+        mut dst: LocalMut<'_>,
+    ) -> Result<(), AccessError> {
         match self.needs {
             None => from.get(offset, &mut dst),
+            Some(_) if dst.is_imported() => get_by_read(from, offset, &mut dst),
             Some(needs) => {
                 settle(self.registrations.with_destination(needs, dst, |dst| from.get(offset, dst)))
             }

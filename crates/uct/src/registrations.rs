@@ -31,7 +31,7 @@ use ucs::monitor::Monitor;
 use ucs::rcache::{self, Cache, GetError, MemMonitor, Mode, Options, Registrar, Stats};
 
 use crate::api::{ComponentId, LocalMemh, Md, MdFlags, RegError};
-use crate::memory::{AccessError, Local, LocalMem, LocalMut};
+use crate::memory::{AccessError, Local, LocalMem, LocalMut, OperandReason};
 
 /// An operand could not be registered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -199,7 +199,8 @@ impl Registrations {
     /// returned.
     ///
     /// # Errors
-    /// [`RegisterError`]: `operation` was not called.
+    /// [`RegisterError`]: `operation` was not called. Attached memory ([`Local::is_imported`]) cannot be registered: it is for
+    /// [`put_by_write`](crate::api::put_by_write).
     pub fn with_source<T>(
         &self,
         needs: Needs,
@@ -216,7 +217,7 @@ impl Registrations {
             let src = unsafe { src.registered(kept.memhs.of(needs)) };
             return Ok(operation(&src));
         }
-        let region = self.get(src.address(), src.len(), Access::Read)?;
+        let region = self.get(here(src.address())?, src.len(), Access::Read)?;
         // SAFETY: `src` is there, and borrowed since before the question, and `region` is held until the operation has returned (module rule).
         let src = unsafe { src.registered(region.of(needs)) };
         Ok(operation(&src))
@@ -243,7 +244,7 @@ impl Registrations {
             let mut dst = unsafe { dst.registered(kept.memhs.of(needs)) };
             return Ok(operation(&mut dst));
         }
-        let region = self.get(dst.address(), dst.len(), Access::ReadWrite)?;
+        let region = self.get(here(dst.address())?, dst.len(), Access::ReadWrite)?;
         // SAFETY: as in `with_source`, and it may be written.
         let mut dst = unsafe { dst.registered(region.of(needs)) };
         Ok(operation(&mut dst))
@@ -314,6 +315,11 @@ impl Registrations {
         tracing::debug!(?cache, mds = self.mds.len(), "a registration cache");
         Ok(self.cache.get_or_init(|| cache))
     }
+}
+
+/// The address of an operand; of one that is another process's memory there is nothing to register.
+fn here(address: Option<usize>) -> Result<usize, AccessError> {
+    address.ok_or(AccessError::Operand { done: 0, why: OperandReason::NotRegistered })
 }
 
 /// Memory domains, all of which register a range, or none.

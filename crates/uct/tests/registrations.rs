@@ -200,19 +200,25 @@ fn what_was_moved_before_a_failure() {
     let stop = stops_at(limit);
     let mem = LocalMem::anonymous(4 * PAGE, Rights::READ_WRITE).unwrap();
     let part = || Local::part(&mem, 0..4 * PAGE);
-    assert_eq!(done(part().in_pieces(|at, piece| stop(at, piece.len())).unwrap_err()), limit as u64);
+    assert_eq!(done(part().in_pieces(0, |at, piece| stop(at, piece.len())).unwrap_err()), limit as u64);
     let mut into = LocalMut::part(&mem, 0..4 * PAGE);
     let fill = |at: usize, piece: &mut [u8]| {
         piece.fill(7);
         stop(at, piece.len())
     };
-    assert_eq!(done(into.in_pieces(fill).unwrap_err()), 2 * PAGE as u64, "the third piece was not written");
+    assert_eq!(
+        done(into.in_pieces(0, fill).unwrap_err()),
+        2 * PAGE as u64,
+        "the third piece was not written"
+    );
     let mut seen = vec![0; 4 * PAGE];
     mem.read(0, &mut seen).unwrap();
     assert!(seen[..2 * PAGE].iter().all(|byte| *byte == 7) && seen[2 * PAGE..].iter().all(|byte| *byte == 0));
     let mut bytes = vec![0; 4 * PAGE];
-    assert_eq!(done(LocalMut::bytes(&mut bytes).in_pieces(fill).unwrap_err()), limit as u64);
+    assert_eq!(done(LocalMut::bytes(&mut bytes).in_pieces(0, fill).unwrap_err()), limit as u64);
     // Empty ones ask the transport, too: it may be gone.
     let gone = |_: usize, _: &[u8]| Err(denied(0));
-    assert!(Local::part(&mem, 0..0).in_pieces(gone).is_err() && Local::bytes(&[]).in_pieces(gone).is_err());
+    assert!(
+        Local::part(&mem, 0..0).in_pieces(0, gone).is_err() && Local::bytes(&[]).in_pieces(0, gone).is_err()
+    );
 }

@@ -211,7 +211,7 @@ impl Drop for Imported {
 
 /// Another process's memory, imported.
 ///
-/// `read` and `write` take part in the owner's revocation; they may block when many threads use them, at most
+/// `read`, `write`, `put`, `get` and atomics take part in the owner's revocation; they may block when many threads use them, at most
 /// `UCX_IMPORT_TIMEOUT`. Clones are the same import; the last one dropped detaches. Send + Sync, and usable by many threads at
 /// once.
 ///

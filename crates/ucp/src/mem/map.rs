@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 use ucs::Status;
 use ucs::mem::MemError;
-use ucs::sync::Word64;
+use ucs::sync::{Word32, Word64};
 use uct::api::{MdFlags, Memh};
 use uct::export::Export;
 use uct::memory::{AccessError, OwnedBytes, Rights, StableBuf, StableBufMut};
@@ -342,6 +342,14 @@ impl Region {
     /// Out of range, misaligned, read-only, or raw memory.
     pub fn atomic_u64(&self, offset: u64) -> Result<&Word64, AccessError> {
         self.mem.atomic_u64(offset)
+    }
+
+    /// The aligned 32-bit word at `offset`, as [`Region::atomic_u64`].
+    ///
+    /// # Errors
+    /// Out of range, misaligned, read-only, or raw memory.
+    pub fn atomic_u32(&self, offset: u64) -> Result<&Word32, AccessError> {
+        self.mem.atomic_u32(offset)
     }
 
     /// Reads the region from its beginning to its end, as a stream.

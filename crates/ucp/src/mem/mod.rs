@@ -1,10 +1,12 @@
 //! Memory: mapped, exported, imported.
 
+mod atomic;
 mod buf;
 mod cursor;
 mod export;
 mod import;
 mod import_cache;
+mod imported_slice;
 mod map;
 mod results;
 mod slice;
@@ -15,6 +17,7 @@ pub use cursor::{RegionReader, RegionWriter};
 pub use export::{PackError, PackedMemh, read_handle};
 pub use import::{ImportError, ImportedRegion, Offer};
 pub(crate) use import_cache::ImportCache;
+pub use imported_slice::ImportedSlice;
 pub use map::{MapError, MemMap, RegMode, Region};
 pub use results::{MdOutcome, MdResult, MdResults};
 pub use slice::MemSlice;

@@ -26,27 +26,31 @@ impl Region {
     /// # Errors
     /// Out of range.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<MemSlice, AccessError> {
-        let len = self.len();
-        let out = |start: usize, end: usize| BoundsError::OutOfRange {
-            offset: start as u64,
-            len: end.saturating_sub(start) as u64,
-            size: len as u64,
-        };
-        let start = match range.start_bound() {
-            Bound::Included(start) => Some(*start),
-            Bound::Excluded(before) => before.checked_add(1),
-            Bound::Unbounded => Some(0),
-        };
-        let end = match range.end_bound() {
-            Bound::Included(last) => last.checked_add(1),
-            Bound::Excluded(end) => Some(*end),
-            Bound::Unbounded => Some(len),
-        };
-        match (start, end) {
-            (Some(start), Some(end)) if start <= end && end <= len => {
-                Ok(MemSlice { mem: Arc::clone(&self.mem), range: start..end })
-            }
-            (start, end) => Err(out(start.unwrap_or(usize::MAX), end.unwrap_or(usize::MAX)).into()),
+        let wide = |bound: Bound<&usize>| bound.map(|at| *at as u64);
+        let range = within((wide(range.start_bound()), wide(range.end_bound())), self.len() as u64)?;
+        #[allow(clippy::cast_possible_truncation)] // within memory of this process
+        let range = range.start as usize..range.end as usize;
+        Ok(MemSlice { mem: Arc::clone(&self.mem), range })
+    }
+}
+
+/// The part of `len` bytes that `range` names.
+pub(super) fn within(range: impl RangeBounds<u64>, len: u64) -> Result<Range<u64>, AccessError> {
+    let start = match range.start_bound() {
+        Bound::Included(start) => Some(*start),
+        Bound::Excluded(before) => before.checked_add(1),
+        Bound::Unbounded => Some(0),
+    };
+    let end = match range.end_bound() {
+        Bound::Included(last) => last.checked_add(1),
+        Bound::Excluded(end) => Some(*end),
+        Bound::Unbounded => Some(len),
+    };
+    match (start, end) {
+        (Some(start), Some(end)) if start <= end && end <= len => Ok(start..end),
+        (start, end) => {
+            let (offset, end) = (start.unwrap_or(u64::MAX), end.unwrap_or(u64::MAX));
+            Err(BoundsError::OutOfRange { offset, len: end.saturating_sub(offset), size: len }.into())
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use ucs::Status;
-use uct::api::{Gone, SendError};
+use uct::api::{Gone, SendError, get_by_read, put_by_write};
 use uct::memory::{AccessError, Destination, Source, StaleReason, check_range};
 use uct::registrations::RegisterError;
 
@@ -145,14 +145,15 @@ impl<M> From<OpError<M>> for crate::Error {
 
 impl ImportedRegion {
     /// Copies all of `operand` to `offset`, and gives it back: an owned buffer ([`StableBuf`](crate::StableBuf)), a [`Buf`](super::Buf), a
-    /// [`MemSlice`](super::MemSlice), or raw memory.
+    /// [`MemSlice`](super::MemSlice), an [`ImportedSlice`](super::ImportedSlice) (another process's memory), or raw memory.
     ///
     /// It is done when this returns, and takes part in the owner's revocation, as [`ImportedRegion::write`] does.
     ///
     /// Where the operand and the imported memory are the same memory in part, which bytes come to lie there is not specified.
     ///
     /// # Errors
-    /// [`OpError`], with the operand: as [`ImportedRegion::write`], or raw memory that is not mapped for reading.
+    /// [`OpError`], with the operand: as [`ImportedRegion::write`]; [`AccessError::Operand`]: raw memory that is not mapped for reading, an import that
+    /// has been revoked.
     #[doc(alias = "ucp_put_nbx")]
     pub fn put<M: Source>(&self, offset: u64, operand: M) -> Result<M, OpError<M>> {
         match self.put_from(offset, &operand) {
@@ -162,14 +163,15 @@ impl ImportedRegion {
     }
 
     /// Copies from `offset` on into all of `operand`, and gives it back: an owned buffer ([`StableBufMut`](crate::StableBufMut)), a
-    /// [`Buf`](super::Buf), a [`MemSlice`](super::MemSlice), or raw memory. As many bytes are read as it has: of a vector its length, not its capacity.
+    /// [`Buf`](super::Buf), a [`MemSlice`](super::MemSlice), an [`ImportedSlice`](super::ImportedSlice), or raw memory. As many bytes are read as it has: of a vector its length, not its capacity.
     ///
     /// It is done when this returns, and takes part in the owner's revocation, as [`ImportedRegion::read`] does.
     ///
     /// Where the operand and the imported memory are the same memory in part, which bytes come to lie there is not specified.
     ///
     /// # Errors
-    /// [`OpError`], with the operand: as [`ImportedRegion::read`], or raw memory that is not mapped for writing.
+    /// [`OpError`], with the operand: as [`ImportedRegion::read`]; [`AccessError::Operand`]: raw memory that is not mapped for writing, an import that has
+    /// been revoked or is for reading only.
     #[doc(alias = "ucp_get_nbx")]
     pub fn get<M: Destination>(&self, offset: u64, mut operand: M) -> Result<M, OpError<M>> {
         match self.get_into(offset, &mut operand) {
@@ -191,6 +193,8 @@ impl ImportedRegion {
         let (memory, src) = (imported.memory(), operand.local());
         match imported.needs() {
             None => Ok(memory.put(offset, &src)?),
+            // Of another process's memory nothing can be registered: it is copied, as borrowed slices are.
+            Some(_) if src.is_imported() => Ok(put_by_write(memory, offset, &src)?),
             Some(needs) => {
                 check_range(offset, src.len(), memory.len())?;
                 let registrations = &imported.ctx().registrations;
@@ -211,6 +215,7 @@ impl ImportedRegion {
         let (memory, mut dst) = (imported.memory(), operand.local_mut());
         match imported.needs() {
             None => Ok(memory.get(offset, &mut dst)?),
+            Some(_) if dst.is_imported() => Ok(get_by_read(memory, offset, &mut dst)?),
             Some(needs) => {
                 check_range(offset, dst.len(), memory.len())?;
                 let registrations = &imported.ctx().registrations;

@@ -7,6 +7,7 @@ mod errors;
 mod faults;
 mod fork;
 mod hostile;
+mod imported;
 mod limits;
 mod many;
 mod own_memory;
@@ -21,7 +22,7 @@ fn main() -> std::process::ExitCode {
             roles::host, roles::dpu, fork::forking_host, fork::host_with_a_child, faults::execing_importer, fork::forking_dpu, limits::host_at_limits, limits::dpu_at_limits, limits::host_without_descriptors, limits::host_at_map_count,
             cma::host, cma::access::filtered_dpu, cma::access::filtered_host, cma::access::dpu_that_may_not_write, cma::access::host_that_must_not_be_traced,
             cma::identity::host_that_execs_beside_a_child, cma::identity::host_without_a_main_thread, cma::faults::hammer, cma::faults::dpu_without_capabilities, cma::pids::world,
-            many::leaves_nothing_behind, hostile::hoarder, region::answering, revoke::writer, ways::grabber,
+            many::leaves_nothing_behind, hostile::hoarder, region::answering, revoke::writer, ways::grabber, imported::mover,
         ],
         tests: [
             cma::access::another_user, cma::access::filter_against_importers, cma::access::filter_against_writing, cma::access::filter_against_exporters,
@@ -59,6 +60,8 @@ fn main() -> std::process::ExitCode {
             hostile::lies_in_flight_hold_only_what_was_granted, hostile::abandoned_pages_hold_nothing,
             hostile::garbage_after_the_token_is_not_heard, hostile::variants_of_a_handle_are_counted,
             hostile::a_silent_namesake_delays_nobody, hostile::a_borrowed_uuid_by_cma, hostile::memory_without_a_descriptor, hostile::descriptors_do_not_pile_up,
+            imported::from_host_to_peer_and_back, imported::host_is_killed_in_mid_transfer, imported::peer_is_killed_in_mid_transfer,
+            imported::host_revokes_in_mid_transfer,
             limits::exporter_runs_into_each_limit, limits::importer_runs_into_each_limit, limits::too_many_imports, limits::regions_until_the_map_count => .secs(120),
             limits::exporter_without_descriptors_does_not_spin,
             many::ten_thousand_exports => .secs(120), many::regions_until_the_limit => .secs(120),

@@ -197,6 +197,7 @@ impl SharedBytes {
     ///
     /// # Errors
     /// [`BoundsError`]: out of range, not aligned to 4 bytes, or mapped for reading only (where `load` reads words).
+    #[inline]
     pub fn atomic_u32(&self, offset: u64) -> Result<&AtomicU32, BoundsError> {
         self.check_writable()?;
         let at = self.check_aligned(offset, 4)?;

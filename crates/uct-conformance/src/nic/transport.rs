@@ -309,11 +309,15 @@ fn moved(answer: Result<(), DmaError>) -> Result<(), AccessError> {
     })
 }
 
-/// The registration of an operand of `len` bytes; `None` where there is nothing to move.
-fn registered(memh: Option<&Pinned>, len: usize) -> Result<Option<&Pinned>, AccessError> {
-    match memh {
+/// The registration of an operand of `len` bytes, and where that begins; `None` where there is nothing to move.
+fn registered(
+    memh: Option<&Pinned>,
+    address: Option<usize>,
+    len: usize,
+) -> Result<Option<(&Pinned, usize)>, AccessError> {
+    match memh.zip(address) {
         _ if len == 0 => Ok(None),
-        Some(memh) => Ok(Some(memh)),
+        Some(found) => Ok(Some(found)),
         None => Err(AccessError::Operand { done: 0, why: OperandReason::NotRegistered }),
     }
 }
@@ -350,14 +354,14 @@ impl Attachment for NicAttachment {
     fn put(&self, offset: u64, src: &Local<'_>) -> Result<(), AccessError> {
         self.rights.check_write()?;
         check_range(offset, src.len(), self.len)?;
-        let Some(local) = registered(src.memh(), src.len())? else {
+        let Some((local, start)) = registered(src.memh(), src.address(), src.len())? else {
             return self.gate.in_steps(0, |_| Ok(()));
         };
         let remote = self.remote()?;
         let mut bytes = Vec::new();
         self.gate.in_steps(src.len(), |part| {
             bytes.resize(part.len(), 0);
-            moved(local.nic.dma_out_into(&local.mr, src.address() + part.start, &mut bytes))?;
+            moved(local.nic.dma_out_into(&local.mr, start + part.start, &mut bytes))?;
             let place = self.place(offset, part.start);
             // SAFETY: exported memory, which peers may write (module rule).
             moved(unsafe { remote.nic.dma_in(&remote.mr, place, &bytes) })
@@ -366,7 +370,7 @@ impl Attachment for NicAttachment {
 
     fn get(&self, offset: u64, dst: &mut LocalMut<'_>) -> Result<(), AccessError> {
         check_range(offset, dst.len(), self.len)?;
-        let Some(local) = registered(dst.memh(), dst.len())? else {
+        let Some((local, start)) = registered(dst.memh(), dst.address(), dst.len())? else {
             return self.gate.in_steps(0, |_| Ok(()));
         };
         let remote = self.remote()?;
@@ -375,7 +379,7 @@ impl Attachment for NicAttachment {
             bytes.resize(part.len(), 0);
             moved(remote.nic.dma_out_into(&remote.mr, self.place(offset, part.start), &mut bytes))?;
             // SAFETY: the operand is being written, by a registration of its pages (module rule).
-            moved(unsafe { local.nic.dma_in(&local.mr, dst.address() + part.start, &bytes) })
+            moved(unsafe { local.nic.dma_in(&local.mr, start + part.start, &bytes) })
         })
     }
 

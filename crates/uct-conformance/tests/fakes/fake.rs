@@ -7,11 +7,11 @@ use parking_lot::Mutex;
 use ucs::config::AnyVar;
 use ucs::sync::{AtomicUsize, Ordering};
 use uct::api::{
-    AllocError, AttachError, AttachRequest, Attached, Attachment, Capability, Component, ComponentId, Md,
-    MdAttr, MdFlags, MdParams, MdResource, Memh, OpenError, PackError, PackFlags, RegError,
+    AllocError, AmoOp, AtomicOp, AttachError, AttachRequest, Attached, Attachment, Capability, Component,
+    ComponentId, Md, MdAttr, MdFlags, MdParams, MdResource, Memh, OpenError, PackError, PackFlags, RegError,
 };
 use uct::export::Export;
-use uct::memory::{AccessError, Local, LocalMem, LocalMut, MappedView, Rights, StaleReason};
+use uct::memory::{AccessError, Local, LocalMem, LocalMut, MappedView, OperandReason, Rights, StaleReason};
 
 use crate::overrun;
 
@@ -42,8 +42,14 @@ pub(crate) enum Fault {
     IsOffByOne,
     PutsOneByteLess,
     GetsIntoAPartOnly,
+    MovesNoImportedOperands,
+    HidesWhichSideFailed,
     NeedsWhatItDoesNotRegister,
     TearsWords,
+    AddsInTwoSteps,
+    AnswersTheWordAfter,
+    HasNoAtomics,
+    DoesAtomicsPastTheGate,
     ChangesItsAttributes,
     AlignsToNoPowerOfTwo,
     RegistersNothingOfOthers,
@@ -265,6 +271,14 @@ impl FakeAttachment {
     }
 }
 
+/// The error as if it were of the target.
+fn of_the_target(error: AccessError) -> AccessError {
+    match error {
+        AccessError::Operand { done, why: OperandReason::Stale(why) } => AccessError::Stale { done, why },
+        other => other,
+    }
+}
+
 impl Attachment for FakeAttachment {
     fn len(&self) -> u64 {
         self.len
@@ -322,7 +336,41 @@ impl Attachment for FakeAttachment {
         }
     }
 
+    fn atomic(&self, offset: u64, op: AtomicOp) -> Result<u64, AccessError> {
+        if let Some(mem) = self.past() {
+            return mem.atomic(offset, op);
+        }
+        match (self.fault, op) {
+            (Fault::AddsInTwoSteps, AtomicOp::U64(AmoOp::Add(value))) => {
+                let before = self.real().atomic(offset, AtomicOp::U64(AmoOp::Or(0)))?;
+                let after = AmoOp::Swap(before.wrapping_add(value));
+                self.real().atomic(offset, AtomicOp::U64(after))?;
+                Ok(before)
+            }
+            (Fault::AnswersTheWordAfter, AtomicOp::U32(AmoOp::Xor(value))) => {
+                Ok(self.real().atomic(offset, op)? ^ u64::from(value))
+            }
+            (Fault::HasNoAtomics, _) => Err(AccessError::Unsupported { why: "a fault" }),
+            (Fault::DoesAtomicsPastTheGate, _) => match self.real().atomic(offset, op) {
+                Err(AccessError::Stale { .. } | AccessError::AccessDenied { .. }) => {
+                    self.mem.as_ref().map_or(Ok(0), |mem| mem.atomic(offset, op))
+                }
+                answer => answer,
+            },
+            _ => self.real().atomic(offset, op),
+        }
+    }
+
+    fn good_piece(&self) -> usize {
+        self.real.as_deref().map_or(0, Attachment::good_piece)
+    }
+
     fn put(&self, offset: u64, src: &Local<'_>) -> Result<(), AccessError> {
+        match self.fault {
+            Fault::MovesNoImportedOperands if src.is_imported() => return Ok(()),
+            Fault::HidesWhichSideFailed => return self.real().put(offset, src).map_err(of_the_target),
+            _ => {}
+        }
         match src.as_bytes() {
             Some([short @ .., _]) if self.fault == Fault::PutsOneByteLess => {
                 self.real().put(offset, &Local::bytes(short))

@@ -71,6 +71,12 @@ const CAUGHT: &[(&str, Fault, &[&str])] = &[
         &["operands::every_kind_matches_a_model", "operands::longer_than_one_step"],
     ),
     (
+        "moves_no_imported_operands",
+        Fault::MovesNoImportedOperands,
+        &["imported::every_pair_moves_what_is_asked"],
+    ),
+    ("hides_which_side_failed", Fault::HidesWhichSideFailed, &["imported::operand_is_revoked"]),
+    (
         "needs_what_it_does_not_register",
         Fault::NeedsWhatItDoesNotRegister,
         &[
@@ -79,6 +85,14 @@ const CAUGHT: &[(&str, Fault, &[&str])] = &[
         ],
     ),
     ("tears_words", Fault::TearsWords, &["access::words_do_not_tear"]),
+    ("adds_in_two_steps", Fault::AddsInTwoSteps, &["atomics::no_addition_is_lost"]),
+    ("answers_the_word_after", Fault::AnswersTheWordAfter, &["atomics::every_operation_matches_a_model"]),
+    ("has_no_atomics", Fault::HasNoAtomics, &["atomics::there_where_announced", "capabilities::atomics"]),
+    (
+        "does_atomics_past_the_gate",
+        Fault::DoesAtomicsPastTheGate,
+        &["atomics::read_only_is_denied", "atomics::stale_after_revoke"],
+    ),
     ("changes_its_attributes", Fault::ChangesItsAttributes, &["attr::attributes_never_change"]),
     ("aligns_to_no_power_of_two", Fault::AlignsToNoPowerOfTwo, &["attr::fields_are_sane"]),
     ("registers_nothing_of_others", Fault::RegistersNothingOfOthers, &["pack::kinds_of_memory"]),
@@ -96,9 +110,13 @@ fn fixture(real: &str, places: &'static [Place], fault: Fault) -> Fixture {
 /// What a fault has nothing to break in.
 fn does_not_apply(real: &str, fault: Fault) -> bool {
     match fault {
-        // shm has a view; self and cma invalidate; shm registers nothing of others.
+        // shm has a view; self and cma invalidate; shm registers nothing of others; cma has no atomics.
         Fault::ClaimsAViewItLacks | Fault::RegistersNothingOfOthers => real == "shm",
         Fault::ClaimsWhatItCannot => real != "shm",
+        Fault::AddsInTwoSteps
+        | Fault::AnswersTheWordAfter
+        | Fault::HasNoAtomics
+        | Fault::DoesAtomicsPastTheGate => real == "cma",
         _ => false,
     }
 }

@@ -45,6 +45,7 @@ fn main() -> std::process::ExitCode {
         regions::slices_of_allocated_memory,
         regions::allocated_memory_is_registered_once,
         regions::slices_of_owned_buffers,
+        regions::slices_of_imports,
         regions::t37_exported_remapped_and_read_by_a_peer,
         regions::t37_raw_memory_is_exported_by_address,
         lifetimes::all_orders_of_dropping,

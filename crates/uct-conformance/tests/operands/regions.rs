@@ -141,6 +141,35 @@ pub(crate) fn slices_of_owned_buffers() {
     assert!(seen[..1_000].iter().all(|byte| *byte == 0) && seen[1_000..].iter().all(|byte| *byte == 7));
 }
 
+/// Another process's memory has no pages here that could be registered: it is copied, also where it is the NIC's itself.
+pub(crate) fn slices_of_imports() {
+    let (world, other) = (World::new(), World::new());
+    let shared = context(world.component, "nic,mm");
+    let region = shared.mem_map(MemMap::allocate(LEN).exported()).unwrap();
+    let mapped = shared.mem_import(region.memh_pack().unwrap().as_bytes()).unwrap();
+    assert_eq!(mapped.transport(), "shm");
+    let before = (world.nic.registrations(), other.nic.registrations());
+    region.write(5, &pattern(1, LEN - 5)).unwrap();
+    let slice = world.import.put(0, mapped.slice(5..).unwrap()).unwrap();
+    assert!(world.at(0, LEN - 5) == pattern(1, LEN - 5));
+    let from = world.import.slice(1..).unwrap();
+    let from = other.import.put(0, from).unwrap();
+    assert!(other.at(0, LEN - 6) == world.at(1, LEN - 6));
+    other.region.write(0, &pattern(2, LEN)).unwrap();
+    drop(other.import.get(0, from).unwrap());
+    assert!(world.at(1, LEN - 1) == other.at(0, LEN - 1));
+    drop(world.import.get(1, slice).unwrap());
+    let mut seen = vec![0; LEN - 5];
+    region.read(5, &mut seen).unwrap();
+    assert!(seen == other.at(0, LEN - 5));
+    assert_eq!((world.nic.registrations(), other.nic.registrations()), before);
+    assert_eq!((world.stats().gets, other.stats().gets), (0, 0));
+    world.handle.revoke().unwrap();
+    let failed = other.import.put(0, world.import.slice(..).unwrap()).unwrap_err();
+    assert_eq!(failed.status(), Status::Stale);
+    assert!(matches!(failed.error, TransferError::Access(AccessError::Operand { done: 0, .. })), "{failed}");
+}
+
 /// 37: a peer that has the key of memory that was unmapped and mapped again at its address. What is address-bound reaches the new pages;
 /// what is not reaches the old ones, and does not say otherwise.
 pub(crate) fn t37_exported_remapped_and_read_by_a_peer() {

@@ -30,6 +30,8 @@ bitflags! {
         /// Operands of `put` and `get` must be registered: see [`Md::reg_local`](super::Md::reg_local).
         #[doc(alias = "UCT_MD_FLAG_NEED_MEMH")]
         const NEED_MEMH = 1 << 8;
+        /// Atomic operations on attached memory: see [`Attachment::atomic`](super::Attachment::atomic).
+        const ATOMICS = 1 << 9;
     }
 }
 

@@ -9,7 +9,7 @@ use ucs::mem::Access;
 use ucs::mem::page::PageRange;
 use ucs::time::Deadline;
 
-use super::{AllocError, AttachError, ComponentId, Iface, IfaceError, MdAttr, PackError, RegError};
+use super::{AllocError, AtomicOp, AttachError, ComponentId, Iface, IfaceError, MdAttr, PackError, RegError};
 use crate::export::{Claim, Export, Token};
 use crate::memory::{AccessError, Local, LocalMem, LocalMut, MappedView, Rights, StaleReason, check_range};
 
@@ -173,26 +173,46 @@ pub trait Attachment: Send + Sync + fmt::Debug {
     /// [`AccessError`]; `AccessDenied` without the right to write.
     fn write(&self, offset: u64, src: &[u8]) -> Result<(), AccessError>;
 
+    /// Does `op` to the word at `offset`, in this machine's byte order, and answers the word before it (widened, of 32 bits). It is atomic
+    /// towards all that others do to the word by atomics, theirs or those of its owner, and sequentially consistent with them. Mediated,
+    /// as [`Attachment::read`]. By default, and without [`super::MdFlags::ATOMICS`], there are none.
+    ///
+    /// # Errors
+    /// [`AccessError`]: `Misaligned`, where the word does not lie at a multiple of its size in the owner's memory; `AccessDenied` without the
+    /// right to write; `Unsupported`. After `Stale` it may have been done: if the exporter has ended, or has given up waiting for it,
+    /// meanwhile.
+    #[doc(alias = "uct_ep_atomic64_fetch")]
+    fn atomic(&self, offset: u64, op: AtomicOp) -> Result<u64, AccessError> {
+        let _ = (offset, op);
+        Err(AccessError::Unsupported { why: "this transport has no atomics on attached memory" })
+    }
+
+    /// Bytes of an access beside which what any access costs no longer matters, 256 KiB at most: where an operation between attached memory
+    /// and attached memory goes piece by piece, the pieces are so long. By default they are what the nearest cache holds.
+    fn good_piece(&self) -> usize {
+        16 << 10
+    }
+
     /// Copies all of `src`, an operand, to `offset`: as [`Attachment::write`], which is what it calls by default, piece by piece where
-    /// others may change or unmap the operand meanwhile. With [`super::MdFlags::NEED_MEMH`] the operand comes registered.
+    /// others may change or unmap the operand meanwhile. With [`super::MdFlags::NEED_MEMH`] the operand comes registered; attached
+    /// memory, of which nothing can be registered here, comes by [`put_by_write`] instead.
     ///
     /// # Errors
     /// As [`Attachment::write`]; [`AccessError::Operand`]: the operand is not mapped, or not for reading, or not registered.
     #[inline]
     fn put(&self, offset: u64, src: &Local<'_>) -> Result<(), AccessError> {
-        check_range(offset, src.len(), self.len())?;
-        src.in_pieces(|at, piece| self.write(offset + at as u64, piece))
+        put_by_write(self, offset, src)
     }
 
     /// Copies from `offset` on into all of `dst`, an operand: as [`Attachment::read`], which is what it calls by default, piece by piece
-    /// where others may use or unmap the operand meanwhile. With [`super::MdFlags::NEED_MEMH`] the operand comes registered.
+    /// where others may use or unmap the operand meanwhile. With [`super::MdFlags::NEED_MEMH`] the operand comes registered; attached
+    /// memory comes by [`get_by_read`] instead.
     ///
     /// # Errors
     /// As [`Attachment::read`]; [`AccessError::Operand`]: the operand is not mapped, or not for writing, or not registered.
     #[inline]
     fn get(&self, offset: u64, dst: &mut LocalMut<'_>) -> Result<(), AccessError> {
-        check_range(offset, dst.len(), self.len())?;
-        dst.in_pieces(|at, piece| self.read(offset + at as u64, piece))
+        get_by_read(self, offset, dst)
     }
 
     /// Whether the export still lives, as far as is known.
@@ -204,4 +224,34 @@ pub trait Attachment: Send + Sync + fmt::Debug {
     /// The memory itself, where the attachment is a mapping ([`super::MdFlags::RKEY_PTR`]). Accesses through it are not
     /// mediated: the exporter's revocation neither ends nor waits for them. `None` in a fork's child, which has no mapping.
     fn view(&self) -> Option<MappedView<'_>>;
+}
+
+/// Has [`Attachment::write`] copy all of `src` to `offset`, piece by piece: an operand of any kind, whether or not it is registered. An operand
+/// that is attached memory is read piece by piece, each piece by its own attachment, before it is written: no access to the one is in
+/// flight during an access to the other, so that a revocation of either waits for its own pieces only.
+///
+/// # Errors
+/// As [`Attachment::write`]; [`AccessError::Operand`]: what is wrong is the operand.
+#[inline]
+pub fn put_by_write(
+    to: &(impl Attachment + ?Sized),
+    offset: u64,
+    src: &Local<'_>,
+) -> Result<(), AccessError> {
+    check_range(offset, src.len(), to.len())?;
+    src.in_pieces(to.good_piece(), |at, piece| to.write(offset + at as u64, piece))
+}
+
+/// Has [`Attachment::read`] copy from `offset` on into all of `dst`, as [`put_by_write`].
+///
+/// # Errors
+/// As [`Attachment::read`]; [`AccessError::Operand`]: what is wrong is the operand.
+#[inline]
+pub fn get_by_read(
+    from: &(impl Attachment + ?Sized),
+    offset: u64,
+    dst: &mut LocalMut<'_>,
+) -> Result<(), AccessError> {
+    check_range(offset, dst.len(), from.len())?;
+    dst.in_pieces(from.good_piece(), |at, piece| from.read(offset + at as u64, piece))
 }

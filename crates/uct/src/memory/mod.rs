@@ -1,7 +1,9 @@
 //! Memory of this process that a region is made of.
 
+mod error;
 pub mod operand;
 mod owned;
+mod pieces;
 mod private;
 mod raw;
 mod sys;
@@ -10,13 +12,13 @@ mod view;
 use std::sync::OnceLock;
 
 use bitflags::bitflags;
-use ucs::Status;
 use ucs::fork::{self, Generation};
 use ucs::mem::shared::BoundsError;
 use ucs::mem::{Mapping, MemError, Memfd, SharedBytes};
-use ucs::sync::{AtomicBool, Ordering, Word64};
+use ucs::sync::{AtomicBool, Ordering, Word32, Word64};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
+pub use error::{AccessError, DeniedReason, OperandReason, StaleReason};
 pub use operand::{Destination, Local, LocalMut, Source};
 pub use owned::{OwnedBytes, StableBuf, StableBufMut};
 pub use private::PrivateMem;
@@ -25,6 +27,7 @@ pub use raw::RawMem;
 pub(crate) use raw::{Tries, fault};
 pub use view::MappedView;
 
+use crate::api::AtomicOp;
 use crate::registrations::Kept;
 
 bitflags! {
@@ -62,194 +65,6 @@ impl Rights {
             (true, false) => "read-only",
             (false, true) => "write-only",
             (false, false) => "no access",
-        }
-    }
-}
-
-/// A memory access did not happen, or not whole.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum AccessError {
-    /// It lies outside the region, or is not aligned as it must be.
-    #[error(transparent)]
-    Bounds(#[from] BoundsError),
-    /// The memory is no longer there: unmapped, or its export was revoked or dropped, or its process ended.
-    #[error("stale after {done} bytes: {why}")]
-    Stale {
-        /// Bytes that were moved before.
-        done: u64,
-        /// What became of it.
-        why: StaleReason,
-    },
-    /// The rights do not allow it.
-    #[error("access denied after {done} bytes: {why}")]
-    AccessDenied {
-        /// Bytes that were moved before.
-        done: u64,
-        /// What was missing.
-        why: DeniedReason,
-    },
-    /// All slots that announce an access in flight stayed taken.
-    #[error("no in-flight slot came free within {waited:?}")]
-    Busy {
-        /// How long was waited.
-        waited: std::time::Duration,
-    },
-    /// This memory cannot do that.
-    #[error("unsupported: {why}")]
-    Unsupported {
-        /// What, and what can.
-        why: &'static str,
-    },
-    /// The memory of this process that took part in it is not there, or not for that.
-    #[error("the operand could not be used after {done} bytes: {why}")]
-    Operand {
-        /// Bytes that were moved before.
-        done: u64,
-        /// What is wrong with it.
-        why: OperandReason,
-    },
-    /// The object belongs to the parent process of a fork.
-    #[error("this object belongs to the parent process: a fork's child must make its own context")]
-    Forked,
-}
-
-/// What is wrong with memory of this process that an operation was given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum OperandReason {
-    /// Nothing is mapped there.
-    #[error("its memory is not mapped")]
-    Unmapped,
-    /// The pages' protection (`mprotect(2)`) does not allow it.
-    #[error("its pages are mapped, but not for this access")]
-    Protection,
-    /// It may only be read.
-    #[error("its buffer was taken for reading only")]
-    ReadOnlyBuffer,
-    /// The kernel does not reach it.
-    #[error("its pages are not reached by the kernel: beyond the end of a file, or a device's")]
-    NotBacked,
-    /// Whether it is mapped cannot be told: `/proc/self/maps` cannot be read.
-    #[error("it cannot be reached, and /proc/self/maps, which would tell why, cannot be read")]
-    Untold,
-    /// The operation needs it registered with the transport, and it was not.
-    #[error("its memory is not registered with the transport")]
-    NotRegistered,
-}
-
-impl OperandReason {
-    /// What to do about it.
-    #[must_use]
-    pub fn remedy(self) -> &'static str {
-        match self {
-            Self::Unmapped => "keep the operand's memory mapped until the operation has ended",
-            Self::Protection => "give memory that may be written to what writes it: see `mprotect(2)`",
-            Self::ReadOnlyBuffer => "map it with `MemMap::buffer`, which may be written",
-            Self::NotBacked => "see whether the file behind it has been cut off",
-            Self::Untold => "mount /proc",
-            Self::NotRegistered => "use the operations of `ucp`, which register what they are given",
-        }
-    }
-}
-
-/// Why an access is denied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum DeniedReason {
-    /// Importers may only read.
-    #[error("the region was exported read-only")]
-    ReadOnlyExport,
-    /// The owner itself may only read.
-    #[error("the buffer was taken for reading only")]
-    ReadOnlyBuffer,
-    /// The pages' protection (`mprotect(2)`) does not allow it.
-    #[error("the pages are mapped, but not for this access")]
-    Protection,
-    /// There are pages, and nothing behind them that the kernel could reach.
-    #[error(
-        "the pages are mapped, but the kernel does not reach them: beyond the end of a file, or a device's"
-    )]
-    NotBacked,
-    /// A page could not be reached, and the mappings cannot be looked at.
-    #[error(
-        "a page could not be reached, and why cannot be told: /proc shows no mappings of that process here"
-    )]
-    Untold,
-    /// Ptrace rights that were there are there no longer.
-    #[error(
-        "the kernel allows it no longer: the exporter has changed its user or is not dumpable any more, or this process may do \
-         less than before"
-    )]
-    NotAllowed,
-}
-
-impl DeniedReason {
-    /// What to do about it.
-    #[must_use]
-    pub fn remedy(self) -> &'static str {
-        match self {
-            Self::ReadOnlyExport => "the owner decides on the rights: see `MemMap::read_only`",
-            Self::ReadOnlyBuffer => "map it with `MemMap::buffer`, which may be written",
-            Self::Protection => "the owner decides on the protection of its pages: see `mprotect(2)`",
-            Self::NotBacked => "see whether the file behind it has been cut off, or its disk is full",
-            Self::Untold => "mount the /proc of both sides' pid namespace, without hidepid",
-            Self::NotAllowed => {
-                "let the exporter call prctl(PR_SET_DUMPABLE, 1) after it has changed its user, and run both sides as one user"
-            }
-        }
-    }
-}
-
-/// Why memory is stale.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum StaleReason {
-    /// The exporter revoked the export, or dropped its region or context.
-    #[error("the export was revoked or dropped")]
-    Revoked,
-    /// The exporter's process ended, or replaced itself by exec.
-    #[error("the exporting process is gone")]
-    ExporterGone,
-    /// This process is a fork's child: what its parent imported is not here.
-    #[error("it was imported by the parent process: a fork's child must make its own context")]
-    Forked,
-    /// The owner unmapped the address.
-    #[error("the owner has unmapped it")]
-    Unmapped,
-}
-
-impl AccessError {
-    /// The one-byte status.
-    pub fn status(&self) -> Status {
-        match self {
-            Self::Bounds(BoundsError::Misaligned { .. }) => Status::InvalidParam,
-            Self::Bounds(BoundsError::ReadOnly) => Status::AccessDenied,
-            Self::Bounds(_) => Status::OutOfRange,
-            Self::Stale { .. } => Status::Stale,
-            Self::AccessDenied { .. } => Status::AccessDenied,
-            Self::Busy { .. } => Status::Busy,
-            Self::Unsupported { .. } => Status::Unsupported,
-            Self::Operand { .. } => Status::InvalidAddr,
-            Self::Forked => Status::Forked,
-        }
-    }
-
-    /// What to do about it.
-    #[must_use]
-    pub fn remedy(&self) -> &'static str {
-        match self {
-            Self::Bounds(BoundsError::Misaligned { .. }) => {
-                "use an offset that is a multiple of the word's size"
-            }
-            Self::Bounds(BoundsError::ReadOnly) => "write to memory that is mapped for writing",
-            Self::Bounds(_) => "stay within `len()`",
-            Self::Stale { .. } => "ask the owner for a new handle and import that",
-            Self::AccessDenied { why, .. } => why.remedy(),
-            Self::Busy { .. } => "use fewer threads at once, or raise UCX_IMPORT_TIMEOUT",
-            Self::Unsupported { .. } => "use memory of `MemMap::allocate`",
-            Self::Operand { why, .. } => why.remedy(),
-            Self::Forked => "create a new Context in the child, or use memory before the fork",
         }
     }
 }
@@ -518,10 +333,34 @@ impl LocalMem {
     /// [`AccessError`]: out of bounds, misaligned, read-only, or a raw range (which could be unmapped under the word).
     #[inline]
     pub fn atomic_u64(&self, offset: u64) -> Result<&Word64, AccessError> {
+        Ok(self.words()?.atomic_u64(offset)?)
+    }
+
+    /// The aligned 32-bit word at `offset`, as [`LocalMem::atomic_u64`].
+    ///
+    /// # Errors
+    /// As [`LocalMem::atomic_u64`].
+    #[inline]
+    pub fn atomic_u32(&self, offset: u64) -> Result<&Word32, AccessError> {
+        Ok(self.words()?.atomic_u32(offset)?)
+    }
+
+    /// Does `op` to the word at `offset`, and answers the word before it.
+    ///
+    /// # Errors
+    /// As [`LocalMem::atomic_u64`].
+    #[inline]
+    pub fn atomic(&self, offset: u64, op: AtomicOp) -> Result<u64, AccessError> {
+        Ok(op.run(self.words()?, offset)?)
+    }
+
+    /// The bytes, where there can be atomics on them.
+    #[inline]
+    fn words(&self) -> Result<&SharedBytes, AccessError> {
         let bytes = self.direct()?.ok_or(AccessError::Unsupported {
             why: "no atomics on raw memory, which its owner may unmap at any time",
         })?;
         self.check_writable()?;
-        Ok(bytes.atomic_u64(offset)?)
+        Ok(bytes)
     }
 }

@@ -1,4 +1,4 @@
-//! Operands: memory of this process that an operation reads or writes.
+//! Operands: memory that an operation reads or writes on this side: of this process, or imported by it.
 //!
 //! # Safety
 //! An operand that carries a registration was given it by [`crate::registrations`]: it is of the pages that hold the operand, during
@@ -13,16 +13,14 @@ use std::ptr::NonNull;
 
 use ucs::mem::shared::BoundsError;
 
-use crate::api::LocalMemh;
+use crate::api::{Attachment, LocalMemh};
 
+use super::pieces::{self, SHORT};
 use super::{AccessError, DeniedReason, LocalMem, OperandReason, RawMem, StaleReason, raw};
-
-/// Bytes that are copied at once where a transport takes slices, and the operand is none.
-const PIECE: usize = 4096;
 
 /// What an operation can read from (`put`): it is given by value, kept until the operation has ended, and given back.
 ///
-/// All [`StableBuf`](super::StableBuf)s are: vectors, boxes, static slices, `Arc<[u8]>`; so is [`RawMem`].
+/// All [`StableBuf`](super::StableBuf)s are: vectors, boxes, static slices, `Arc<[u8]>`; so is [`RawMem`], and in `ucp` a part of an import.
 pub trait Source: Send + Sync + 'static {
     /// Its bytes. Asked for once per operation; the value is not touched until that has ended.
     fn local(&self) -> Local<'_>;
@@ -38,7 +36,7 @@ pub trait Source: Send + Sync + 'static {
 
 /// What an operation can write to (`get`): it is given by value, kept until the operation has ended, and given back.
 ///
-/// All [`StableBufMut`](super::StableBufMut)s are: vectors and boxes; so is [`RawMem`].
+/// All [`StableBufMut`](super::StableBufMut)s are: vectors and boxes; so is [`RawMem`], and in `ucp` a part of an import.
 pub trait Destination: Send + Sync + 'static {
     /// Its bytes. Asked for once per operation; the value is not touched until that has ended.
     fn local_mut(&mut self) -> LocalMut<'_>;
@@ -66,7 +64,37 @@ impl Destination for RawMem {
     }
 }
 
-/// Memory of this process that an operation reads, borrowed while it does.
+/// A part of memory of another process: reached through its attachment, and in no other way.
+#[derive(Clone, Copy)]
+struct Imported<'a> {
+    memory: &'a dyn Attachment,
+    start: u64,
+    len: usize,
+}
+
+impl<'a> Imported<'a> {
+    /// What of `part` lies within.
+    fn new(memory: &'a dyn Attachment, part: Range<u64>) -> Self {
+        let end = part.end.min(memory.len());
+        let start = part.start.min(end);
+        Self { memory, start, len: usize::try_from(end - start).unwrap_or(usize::MAX) }
+    }
+
+    fn read(&self, at: usize, dst: &mut [u8]) -> Result<(), AccessError> {
+        self.memory.read(self.start + at as u64, dst).map_err(AccessError::of_imported_operand)
+    }
+
+    fn write(&self, at: usize, src: &[u8]) -> Result<(), AccessError> {
+        self.memory.write(self.start + at as u64, src).map_err(AccessError::of_imported_operand)
+    }
+
+    /// Memory for pieces that are worth an access to it, and one to the other side.
+    fn with_pieces<T>(&self, good: usize, copy: impl FnOnce(&mut [u8]) -> T) -> T {
+        pieces::with(self.len.min(good.max(self.memory.good_piece())), copy)
+    }
+}
+
+/// Memory that an operation reads, borrowed while it does.
 pub struct Local<'a> {
     place: Place<'a>,
     /// The memory that its bytes are a part of, where that was allocated here.
@@ -81,9 +109,11 @@ enum Place<'a> {
     Raw(NonNull<u8>, usize),
     /// Peers may write it meanwhile.
     Mem(&'a LocalMem, Range<usize>),
+    /// It is another process's.
+    Imported(Imported<'a>),
 }
 
-/// Memory of this process that an operation writes, borrowed while it does.
+/// Memory that an operation writes, borrowed while it does.
 pub struct LocalMut<'a> {
     place: PlaceMut<'a>,
     /// The memory that its bytes are a part of, where that was allocated here.
@@ -95,6 +125,7 @@ enum PlaceMut<'a> {
     Bytes(&'a mut [u8]),
     Raw(NonNull<u8>, usize),
     Mem(&'a LocalMem, Range<usize>),
+    Imported(Imported<'a>),
 }
 
 impl<'a> Local<'a> {
@@ -110,6 +141,20 @@ impl<'a> Local<'a> {
     pub fn part(mem: &'a LocalMem, part: Range<usize>) -> Self {
         let whole = mem.is_allocated().then_some(mem);
         Self { place: Place::Mem(mem, within(mem, part)), whole, memh: None }
+    }
+
+    /// The part of attached memory: what of it lies within. It is reached through the attachment's own `read` and `write`, and takes part in
+    /// *its* revocation; there is nothing of it here that could be registered.
+    #[must_use]
+    pub fn imported(memory: &'a dyn Attachment, part: Range<u64>) -> Self {
+        Self { place: Place::Imported(Imported::new(memory, part)), whole: None, memh: None }
+    }
+
+    /// Whether it is a part of attached memory.
+    #[inline]
+    #[must_use]
+    pub fn is_imported(&self) -> bool {
+        matches!(self.place, Place::Imported(_))
     }
 
     /// It, with a registration of its memory.
@@ -161,6 +206,7 @@ impl<'a> Local<'a> {
             Place::Bytes(bytes) => bytes.len(),
             Place::Raw(_, len) => *len,
             Place::Mem(_, part) => part.len(),
+            Place::Imported(imported) => imported.len,
         }
     }
 
@@ -170,14 +216,15 @@ impl<'a> Local<'a> {
         self.len() == 0
     }
 
-    /// Where it begins.
+    /// Where it begins in this process; `None` of attached memory, which has no address here.
     #[inline]
     #[must_use]
-    pub fn address(&self) -> usize {
+    pub fn address(&self) -> Option<usize> {
         match &self.place {
-            Place::Bytes(bytes) => bytes.as_ptr().addr(),
-            Place::Raw(start, _) => start.addr().get(),
-            Place::Mem(mem, part) => address_in(mem, part),
+            Place::Bytes(bytes) => Some(bytes.as_ptr().addr()),
+            Place::Raw(start, _) => Some(start.addr().get()),
+            Place::Mem(mem, part) => Some(address_in(mem, part)),
+            Place::Imported(_) => None,
         }
     }
 
@@ -190,6 +237,10 @@ impl<'a> Local<'a> {
             Place::Bytes(bytes) => Place::Bytes(&bytes[part]),
             Place::Raw(start, _) => Place::Raw(moved(*start, part.start), part.len()),
             Place::Mem(mem, whole) => Place::Mem(mem, whole.start + part.start..whole.start + part.end),
+            Place::Imported(whole) => {
+                let start = whole.start + part.start as u64;
+                Place::Imported(Imported { start, len: part.len(), ..*whole })
+            }
         };
         Self { place, whole: self.whole, memh: None }
     }
@@ -217,33 +268,49 @@ impl<'a> Local<'a> {
             }
             Place::Raw(start, _) => raw::read(moved(*start, at), dst).map_err(AccessError::of_operand),
             Place::Mem(mem, part) => mem.read((part.start + at) as u64, dst).map_err(AccessError::of_operand),
+            Place::Imported(imported) => imported.read(at, dst),
         }
     }
 
     /// Has `each` take all of it, piece by piece, in order: with where the piece begins, and its bytes. Bytes that nobody else
-    /// changes are one piece; others are copied out first.
+    /// changes are one piece; others are copied out first, those of attached memory in pieces of about `good` bytes
+    /// ([`Attachment::good_piece`] of the other side).
     ///
     /// # Errors
     /// Those of `each`, and [`AccessError::Operand`]; both tell how many bytes of all were moved before.
     #[inline]
     pub fn in_pieces(
         &self,
+        good: usize,
         mut each: impl FnMut(usize, &[u8]) -> Result<(), AccessError>,
     ) -> Result<(), AccessError> {
         if let Some(bytes) = self.as_bytes() {
             return each(0, bytes);
         }
-        if self.is_empty() {
-            return each(0, &[]);
+        match &self.place {
+            Place::Imported(imported) => imported.with_pieces(good, |copy| self.through(copy, &mut each)),
+            _ => self.through(&mut [0; SHORT], &mut each),
         }
-        let mut copy = [0; PIECE];
-        for at in (0..self.len()).step_by(PIECE) {
-            let piece = &mut copy[..PIECE.min(self.len() - at)];
+    }
+
+    /// Has `each` take all of it by way of `copy`. Of no bytes there is one piece, too: so both sides are asked.
+    fn through(
+        &self,
+        copy: &mut [u8],
+        each: &mut impl FnMut(usize, &[u8]) -> Result<(), AccessError>,
+    ) -> Result<(), AccessError> {
+        let (mut at, len) = (0, self.len());
+        loop {
+            let next = copy.len().min(len - at);
+            let piece = &mut copy[..next];
             // Of a piece that is not all there, nothing was moved.
             self.read(at, piece).map_err(|error| error.moved(at as u64))?;
             each(at, piece).map_err(|error| error.after(at as u64))?;
+            at += next;
+            if at == len {
+                return Ok(());
+            }
         }
-        Ok(())
     }
 }
 
@@ -260,6 +327,20 @@ impl<'a> LocalMut<'a> {
     pub fn part(mem: &'a LocalMem, part: Range<usize>) -> Self {
         let whole = mem.is_allocated().then_some(mem);
         Self { place: PlaceMut::Mem(mem, within(mem, part)), whole, memh: None }
+    }
+
+    /// The part of attached memory: what of it lies within. It is reached through the attachment's own `read` and `write`, and takes part in
+    /// *its* revocation; there is nothing of it here that could be registered.
+    #[must_use]
+    pub fn imported(memory: &'a dyn Attachment, part: Range<u64>) -> Self {
+        Self { place: PlaceMut::Imported(Imported::new(memory, part)), whole: None, memh: None }
+    }
+
+    /// Whether it is a part of attached memory.
+    #[inline]
+    #[must_use]
+    pub fn is_imported(&self) -> bool {
+        matches!(self.place, PlaceMut::Imported(_))
     }
 
     /// It, with a registration of its memory.
@@ -283,6 +364,9 @@ impl<'a> LocalMut<'a> {
             PlaceMut::Mem(mem, _) => {
                 mem.direct()?;
                 mem.check_writable().map_err(AccessError::of_operand)
+            }
+            PlaceMut::Imported(imported) => {
+                imported.memory.rights().check_write().map_err(AccessError::of_imported_operand)
             }
             _ => Ok(()),
         }
@@ -314,6 +398,7 @@ impl<'a> LocalMut<'a> {
             PlaceMut::Bytes(bytes) => bytes.len(),
             PlaceMut::Raw(_, len) => *len,
             PlaceMut::Mem(_, part) => part.len(),
+            PlaceMut::Imported(imported) => imported.len,
         }
     }
 
@@ -323,14 +408,15 @@ impl<'a> LocalMut<'a> {
         self.len() == 0
     }
 
-    /// Where it begins.
+    /// Where it begins in this process; `None` of attached memory, which has no address here.
     #[inline]
     #[must_use]
-    pub fn address(&self) -> usize {
+    pub fn address(&self) -> Option<usize> {
         match &self.place {
-            PlaceMut::Bytes(bytes) => bytes.as_ptr().addr(),
-            PlaceMut::Raw(start, _) => start.addr().get(),
-            PlaceMut::Mem(mem, part) => address_in(mem, part),
+            PlaceMut::Bytes(bytes) => Some(bytes.as_ptr().addr()),
+            PlaceMut::Raw(start, _) => Some(start.addr().get()),
+            PlaceMut::Mem(mem, part) => Some(address_in(mem, part)),
+            PlaceMut::Imported(_) => None,
         }
     }
 
@@ -359,34 +445,48 @@ impl<'a> LocalMut<'a> {
             PlaceMut::Mem(mem, part) => {
                 mem.write((part.start + at) as u64, src).map_err(AccessError::of_operand)
             }
+            PlaceMut::Imported(imported) => imported.write(at, src),
         }
     }
 
     /// Has `each` fill all of it, piece by piece, in order: with where the piece begins, and its bytes. Bytes that nobody else uses
-    /// are one piece; others are copied in afterwards.
+    /// are one piece; others are copied in afterwards, to attached memory as [`Local::in_pieces`] copies from it.
     ///
     /// # Errors
     /// Those of `each`, and [`AccessError::Operand`]; both tell how many bytes of all were moved before.
     #[inline]
     pub fn in_pieces(
         &mut self,
+        good: usize,
         mut each: impl FnMut(usize, &mut [u8]) -> Result<(), AccessError>,
     ) -> Result<(), AccessError> {
         if let Some(bytes) = self.as_bytes() {
             return each(0, bytes);
         }
-        let mut copy = [0; PIECE];
-        let len = self.len();
-        if len == 0 {
-            return each(0, &mut []);
+        match self.place {
+            PlaceMut::Imported(imported) => imported.with_pieces(good, |copy| self.through(copy, &mut each)),
+            _ => self.through(&mut [0; SHORT], &mut each),
         }
-        for at in (0..len).step_by(PIECE) {
-            let piece = &mut copy[..PIECE.min(len - at)];
+    }
+
+    /// Has `each` fill all of it by way of `copy`: also of no bytes.
+    fn through(
+        &mut self,
+        copy: &mut [u8],
+        each: &mut impl FnMut(usize, &mut [u8]) -> Result<(), AccessError>,
+    ) -> Result<(), AccessError> {
+        let (mut at, len) = (0, self.len());
+        loop {
+            let next = copy.len().min(len - at);
+            let piece = &mut copy[..next];
             // Of a piece that did not come whole, nothing is written.
             each(at, piece).map_err(|error| error.moved(at as u64))?;
             self.write(at, piece).map_err(|error| error.after(at as u64))?;
+            at += next;
+            if at == len {
+                return Ok(());
+            }
         }
-        Ok(())
     }
 }
 
@@ -423,6 +523,19 @@ impl AccessError {
             }
             Self::AccessDenied { done, why: DeniedReason::Untold } => (done, OperandReason::Untold),
             Self::AccessDenied { done, .. } => (done, OperandReason::NotBacked),
+            other => return other,
+        };
+        Self::Operand { done, why }
+    }
+
+    /// The error for memory of another process that an operation was given.
+    #[cold]
+    fn of_imported_operand(self) -> Self {
+        let (done, why) = match self {
+            Self::Stale { done, why } => (done, OperandReason::Stale(why)),
+            Self::AccessDenied { done, why } => (done, OperandReason::AccessDenied(why)),
+            Self::Busy { waited } => (0, OperandReason::Busy { waited }),
+            Self::Unsupported { why } => (0, OperandReason::Unsupported { why }),
             other => return other,
         };
         Self::Operand { done, why }

@@ -1,7 +1,7 @@
 //! A mapped view: another process's memory, by load and store.
 
 use ucs::mem::SharedBytes;
-use ucs::sync::Word64;
+use ucs::sync::{Word32, Word64};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::{AccessError, Rights};
@@ -80,5 +80,15 @@ impl<'a> MappedView<'a> {
     pub fn atomic_u64(&self, offset: u64) -> Result<&'a Word64, AccessError> {
         self.rights.check_write()?;
         Ok(self.bytes.atomic_u64(offset)?)
+    }
+
+    /// The aligned 32-bit word at `offset`, as [`MappedView::atomic_u64`].
+    ///
+    /// # Errors
+    /// Out of range, misaligned, or read-only.
+    #[inline]
+    pub fn atomic_u32(&self, offset: u64) -> Result<&'a Word32, AccessError> {
+        self.rights.check_write()?;
+        Ok(self.bytes.atomic_u32(offset)?)
     }
 }

@@ -12,8 +12,8 @@ use super::CMA_PTRACER_ANY;
 use super::mkey::{self, Mkey};
 use super::transfer::{Nonce, Stopped, Target, Why};
 use crate::api::{
-    AllocError, AttachError, AttachRequest, Attached, Attachment, ComponentId, GlobalId, LinearCost, Md,
-    MdAttr, MdFlags, MdParams, MemTypes, Memh, PackError, PackFlags, RegError,
+    AllocError, AtomicOp, AttachError, AttachRequest, Attached, Attachment, ComponentId, GlobalId,
+    LinearCost, Md, MdAttr, MdFlags, MdParams, MemTypes, Memh, PackError, PackFlags, RegError,
 };
 use crate::config::IMPORT_TIMEOUT;
 use crate::export::gate::InFlight;
@@ -353,6 +353,17 @@ impl Attachment for CmaAttachment {
             let (at, src) = (offset + part.start as u64, &src[part]);
             let nonce = self.nonces.next(inside);
             self.complete((at, true), |done| self.target.write(nonce, at, src, done))
+        })
+    }
+
+    /// An access is a system call or two.
+    fn good_piece(&self) -> usize {
+        256 << 10
+    }
+
+    fn atomic(&self, _offset: u64, _op: AtomicOp) -> Result<u64, AccessError> {
+        Err(AccessError::Unsupported {
+            why: "the kernel has no atomics on another process's memory, only copies: memory of MemMap::allocate is mapped, by shm",
         })
     }
 

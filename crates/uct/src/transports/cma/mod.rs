@@ -52,6 +52,7 @@ pub const CAPABILITIES: &[Capability] = &[
         supported: true,
         note: "a revocation waits for accesses and ends them all",
     },
+    Capability { name: "atomics", supported: false, note: "the kernel copies only" },
     Capability { name: "survives-exporter-stop", supported: true, note: "once attached" },
 ];
 

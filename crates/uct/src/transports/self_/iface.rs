@@ -100,7 +100,8 @@ impl Iface for SelfIface {
         }
         let mut bytes = self.spare.pop().unwrap_or_default();
         head.iter().for_each(|part| bytes.extend_from_slice(part));
-        let copied = body.in_pieces(|_, piece| {
+        // Here, pieces of any size are good.
+        let copied = body.in_pieces(1, |_, piece| {
             bytes.extend_from_slice(piece);
             Ok(())
         });

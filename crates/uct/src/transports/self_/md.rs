@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::iface::SelfIface;
 use super::mkey;
 use crate::api::{
-    AllocError, AttachError, AttachRequest, Attached, Attachment, ComponentId, GlobalId, Iface, IfaceError,
-    LinearCost, Md, MdAttr, MdFlags, MdParams, MemTypes, Memh, PackError, PackFlags, RegError,
+    AllocError, AtomicOp, AttachError, AttachRequest, Attached, Attachment, ComponentId, GlobalId, Iface,
+    IfaceError, LinearCost, Md, MdAttr, MdFlags, MdParams, MemTypes, Memh, PackError, PackFlags, RegError,
 };
 use crate::config::IMPORT_TIMEOUT;
 use crate::export::{Export, Gate};
@@ -29,7 +29,8 @@ impl SelfMd {
                 | MdFlags::EXPORTED_MKEY
                 | MdFlags::INVALIDATE
                 | MdFlags::VA_BOUND
-                | MdFlags::REVOCABLE,
+                | MdFlags::REVOCABLE
+                | MdFlags::ATOMICS,
             max_alloc: 0,
             max_reg: u64::MAX,
             reg_alignment: 1,
@@ -142,6 +143,17 @@ impl Attachment for SelfAttachment {
             let at = offset + part.start as u64;
             self.mem()?.write(at, &src[part])
         })
+    }
+
+    fn atomic(&self, offset: u64, op: AtomicOp) -> Result<u64, AccessError> {
+        self.rights.check_write()?;
+        check_range(offset, op.size(), self.len)?;
+        let mut before = 0;
+        self.gate.in_steps(op.size(), |_| {
+            before = self.mem()?.atomic(offset, op)?;
+            Ok(())
+        })?;
+        Ok(before)
     }
 
     fn check(&self) -> Result<(), StaleReason> {

@@ -29,6 +29,7 @@ pub const CAPABILITIES: &[Capability] = &[
         supported: true,
         note: "a revocation waits for accesses and ends them all",
     },
+    Capability { name: "atomics", supported: true, note: "32 and 64 bits; not on raw memory" },
     Capability { name: "survives-exporter-stop", supported: false, note: "it is the same process" },
 ];
 

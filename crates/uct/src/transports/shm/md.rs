@@ -11,8 +11,8 @@ use super::iface::ShmIface;
 use super::mkey::{self, Mkey};
 use super::{METHOD_NAMES, Methods};
 use crate::api::{
-    AllocError, AttachError, AttachRequest, Attached, Attachment, ComponentId, GlobalId, Iface, IfaceError,
-    LinearCost, Md, MdAttr, MdFlags, MdParams, MemTypes, Memh, PackError, PackFlags, RegError,
+    AllocError, AtomicOp, AttachError, AttachRequest, Attached, Attachment, ComponentId, GlobalId, Iface,
+    IfaceError, LinearCost, Md, MdAttr, MdFlags, MdParams, MemTypes, Memh, PackError, PackFlags, RegError,
 };
 use crate::config::IMPORT_TIMEOUT;
 use crate::export::table::number;
@@ -39,7 +39,7 @@ impl ShmMd {
     pub(super) fn new(boot: [u8; 16], params: &MdParams, methods: Methods) -> Self {
         let attr = MdAttr {
             component: ComponentId::SHM,
-            flags: MdFlags::ALLOC | MdFlags::RKEY_PTR | MdFlags::EXPORTED_MKEY,
+            flags: MdFlags::ALLOC | MdFlags::RKEY_PTR | MdFlags::EXPORTED_MKEY | MdFlags::ATOMICS,
             max_alloc: isize::MAX.unsigned_abs() as u64,
             max_reg: 0,
             reg_alignment: ucs::mem::page::page_size(),
@@ -271,6 +271,17 @@ impl Attachment for ShmAttachment {
         check_range(offset, src.len(), self.len())?;
         self.gate
             .in_steps(src.len(), |part| Ok(self.map.bytes().write(offset + part.start as u64, &src[part])?))
+    }
+
+    fn atomic(&self, offset: u64, op: AtomicOp) -> Result<u64, AccessError> {
+        self.rights.check_write()?;
+        check_range(offset, op.size(), self.len())?;
+        let mut before = 0;
+        self.gate.in_steps(op.size(), |_| {
+            before = op.run(self.map.bytes(), offset)?;
+            Ok(())
+        })?;
+        Ok(before)
     }
 
     fn check(&self) -> Result<(), StaleReason> {

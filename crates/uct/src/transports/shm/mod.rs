@@ -65,6 +65,7 @@ pub const CAPABILITIES: &[Capability] = &[
         supported: false,
         note: "a revocation ends read and write calls; a view held stays a view of the memory",
     },
+    Capability { name: "atomics", supported: true, note: "32 and 64 bits" },
     Capability { name: "survives-exporter-stop", supported: true, note: "once attached" },
 ];
 
