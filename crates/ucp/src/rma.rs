@@ -3,12 +3,13 @@
 use std::fmt;
 
 use ucs::Status;
+use uct::api::{AmoOp, AtomicWord};
 use uct::memory::{Destination, Source};
 use zeroize::Zeroizing;
 
 use crate::Features;
 use crate::ep::{Endpoint, EpError};
-use crate::mem::{ImportError, ImportedRegion, PackError, Region};
+use crate::mem::{ImportError, ImportedRegion, PackError, Region, TransferError};
 use crate::request::Request;
 use crate::wire::rkey::{self, RkeyFormatError};
 
@@ -169,6 +170,70 @@ impl RemoteRegion {
             Ok(()) => Request::ended(self.memory.get(offset, operand)),
             Err(error) => Request::failed(error, operand),
         }
+    }
+}
+
+/// Atomics, as those of [`ImportedRegion`]: on words of 32 and 64 bits, done when the call returns, each
+/// answers the word before.
+impl RemoteRegion {
+    /// Does `op` to the word at `offset`: its address in the peer's memory must be a multiple of its size. Answers the word before.
+    ///
+    /// # Errors
+    /// [`TransferError::Endpoint`]: the endpoint is of no more use; [`TransferError::Access`]: as [`ImportedRegion::atomic`].
+    #[doc(alias = "ucp_atomic_op_nbx")]
+    #[inline]
+    pub fn atomic<T: AtomicWord>(&self, offset: u64, op: AmoOp<T>) -> Result<T, TransferError> {
+        self.ep.check()?;
+        Ok(self.memory.atomic(offset, op)?)
+    }
+
+    /// Adds `value` to the word at `offset`, and wraps around; answers the word before.
+    ///
+    /// # Errors
+    /// As [`RemoteRegion::atomic`].
+    pub fn fetch_add<T: AtomicWord>(&self, offset: u64, value: T) -> Result<T, TransferError> {
+        self.atomic(offset, AmoOp::Add(value))
+    }
+
+    /// Keeps the bits of the word at `offset` that `value` has, too; answers the word before.
+    ///
+    /// # Errors
+    /// As [`RemoteRegion::atomic`].
+    pub fn fetch_and<T: AtomicWord>(&self, offset: u64, value: T) -> Result<T, TransferError> {
+        self.atomic(offset, AmoOp::And(value))
+    }
+
+    /// Sets the bits of the word at `offset` that `value` has; answers the word before.
+    ///
+    /// # Errors
+    /// As [`RemoteRegion::atomic`].
+    pub fn fetch_or<T: AtomicWord>(&self, offset: u64, value: T) -> Result<T, TransferError> {
+        self.atomic(offset, AmoOp::Or(value))
+    }
+
+    /// Turns the bits of the word at `offset` over that `value` has; answers the word before.
+    ///
+    /// # Errors
+    /// As [`RemoteRegion::atomic`].
+    pub fn fetch_xor<T: AtomicWord>(&self, offset: u64, value: T) -> Result<T, TransferError> {
+        self.atomic(offset, AmoOp::Xor(value))
+    }
+
+    /// Puts `value` in place of the word at `offset`; answers the word before.
+    ///
+    /// # Errors
+    /// As [`RemoteRegion::atomic`].
+    pub fn swap<T: AtomicWord>(&self, offset: u64, value: T) -> Result<T, TransferError> {
+        self.atomic(offset, AmoOp::Swap(value))
+    }
+
+    /// Puts `new` in place of the word at `offset` if that is `expected`; answers the word before: it was done if that is `expected`.
+    ///
+    /// # Errors
+    /// As [`RemoteRegion::atomic`].
+    #[doc(alias = "compare_exchange")]
+    pub fn cswap<T: AtomicWord>(&self, offset: u64, expected: T, new: T) -> Result<T, TransferError> {
+        self.atomic(offset, AmoOp::Cswap { expected, new })
     }
 }
 
