@@ -5,12 +5,15 @@
 mod args;
 mod demo;
 mod export;
+mod frame;
 mod import;
 mod info;
 mod leftover;
 mod log;
 mod memory;
+mod parent;
 mod pattern;
+mod perf;
 mod settings;
 mod shell;
 mod signals;
@@ -31,6 +34,7 @@ Examples:
   rucx info                    what works here, what does not, and what to do
   rucx export --out handle     export memory from one terminal,
   rucx import handle --watch   and use it in another
+  rucx perf                    how fast are put, get and messages here?
   rucx rcache-torture          is the registration cache ever wrong?
 
 UCX_* variables configure the transports. UCX_LOG_LEVEL (fatal, error, warn,
@@ -65,6 +69,9 @@ enum Command {
     /// Import memory: read, write, fill, verify and watch it
     #[command(long_about = import::ABOUT, after_help = import::EXAMPLES)]
     Import(import::Args),
+    /// How fast two processes reach each other: latency, bandwidth, rate
+    #[command(long_about = perf::ABOUT, after_help = perf::EXAMPLES)]
+    Perf(perf::Args),
     /// Is the registration cache ever wrong? Memory changes under operations
     #[command(long_about = torture::ABOUT, after_help = torture::EXAMPLES)]
     RcacheTorture(torture::Args),
@@ -74,6 +81,9 @@ enum Command {
     /// The importing side; `rucx demo` starts it
     #[command(hide = true)]
     DemoDpu,
+    /// What is measured against; `rucx perf` starts it
+    #[command(hide = true)]
+    PerfPeer,
     /// Tries one system call; `rucx info` starts it
     #[command(hide = true)]
     InfoProbe { call: info::system::probe::Call },
@@ -91,6 +101,8 @@ fn main() -> ExitCode {
         Command::Export(args) => export::run(&args),
         Command::Import(args) => import::run(&args),
         Command::Info(args) => info::run(&args),
+        Command::Perf(args) => perf::run(&args),
+        Command::PerfPeer => perf::peer::main(),
         Command::RcacheTorture(args) => torture::run(&args),
         Command::InfoProbe { call } => info::system::probe::main(call),
         Command::DemoHost => demo::host::main(inherited),
@@ -113,7 +125,8 @@ mod tests {
     fn help_fits_a_terminal() {
         let mut command = Cli::command();
         let mut of = |name: &str| command.find_subcommand_mut(name).unwrap().render_long_help().to_string();
-        let subcommands = [of("demo"), of("info"), of("export"), of("import"), of("rcache-torture")];
+        let subcommands =
+            [of("demo"), of("info"), of("export"), of("import"), of("perf"), of("rcache-torture")];
         for text in subcommands.into_iter().chain([command.render_long_help().to_string()]) {
             assert!(text.lines().all(|line| line.chars().count() <= ui::WIDTH), "{text}");
         }

@@ -213,6 +213,38 @@ impl RemoteRegion {
         self.atomic(offset, AmoOp::Add(value))
     }
 
+    /// Keeps the bits of the word at `offset` that `value` has, too; answers the word before.
+    ///
+    /// # Errors
+    /// As [`RemoteRegion::atomic`].
+    pub fn fetch_and<T: AtomicWord>(&self, offset: u64, value: T) -> Request<T> {
+        self.atomic(offset, AmoOp::And(value))
+    }
+
+    /// Sets the bits of the word at `offset` that `value` has; answers the word before.
+    ///
+    /// # Errors
+    /// As [`RemoteRegion::atomic`].
+    pub fn fetch_or<T: AtomicWord>(&self, offset: u64, value: T) -> Request<T> {
+        self.atomic(offset, AmoOp::Or(value))
+    }
+
+    /// Turns the bits of the word at `offset` over that `value` has; answers the word before.
+    ///
+    /// # Errors
+    /// As [`RemoteRegion::atomic`].
+    pub fn fetch_xor<T: AtomicWord>(&self, offset: u64, value: T) -> Request<T> {
+        self.atomic(offset, AmoOp::Xor(value))
+    }
+
+    /// Puts `value` in place of the word at `offset`; answers the word before.
+    ///
+    /// # Errors
+    /// As [`RemoteRegion::atomic`].
+    pub fn swap<T: AtomicWord>(&self, offset: u64, value: T) -> Request<T> {
+        self.atomic(offset, AmoOp::Swap(value))
+    }
+
     /// Puts `new` in place of the word at `offset` if that is `expected`; answers the word before.
     ///
     /// # Errors

@@ -9,8 +9,8 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::frame::{self, FrameError};
 use super::protocol::{Command, Fault, Report};
+use crate::frame::{self, FrameError};
 use crate::ui::{Who, forward};
 
 /// The demo cannot go on.

@@ -8,8 +8,9 @@ use ucp::{Context, MemMap, PackedMemh, Region};
 
 use super::bell;
 use super::measure::measure;
-use super::protocol::{Command, Descriptor, Fault, Report, Secret};
+use super::protocol::{Command, Descriptor, Fault, Report};
 use super::role::{self, Link, Role, fault, mistake, said};
+use crate::frame::Secret;
 use crate::units::in_nanos;
 
 /// What is written over the first page as soon as a revocation has returned.

@@ -11,7 +11,6 @@
 mod bell;
 mod child;
 pub(crate) mod dpu;
-mod frame;
 pub(crate) mod host;
 pub(crate) mod isolation;
 mod measure;

@@ -1,28 +1,6 @@
 //! What the demo and its two roles say to each other: a command, then its answer.
 
-use std::fmt;
-
-use super::frame::{FrameError, Wire, messages, record};
-
-/// A handle's bytes on their way: never printed.
-#[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Secret(pub(crate) Vec<u8>);
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<{} secret bytes>", self.0.len())
-    }
-}
-
-impl Wire for Secret {
-    fn put(&self, out: &mut Vec<u8>) {
-        self.0.put(out);
-    }
-
-    fn take(from: &mut &[u8]) -> Result<Self, FrameError> {
-        Vec::take(from).map(Self)
-    }
-}
+use crate::frame::{Secret, messages, record};
 
 record! {
     /// What a transport said.
@@ -152,8 +130,8 @@ messages! {
 
 #[cfg(test)]
 mod tests {
-    use super::super::frame;
     use super::*;
+    use crate::frame;
 
     #[test]
     fn a_handle_comes_over_and_is_not_shown() {

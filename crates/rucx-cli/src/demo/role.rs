@@ -4,13 +4,13 @@ use std::io::{self, IsTerminal, StdinLock, StdoutLock};
 use std::process::ExitCode;
 use std::time::Instant;
 
-use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use ucp::{AccessError, Context, Features, ImportError, MapError, MdResults};
 
-use super::frame::{self, FrameError};
 use super::isolation;
 use super::protocol::{Command, Descriptor, Fault, Report, Said};
+use crate::frame::{self, FrameError};
 use crate::memory::{Memory, each_chunk};
+use crate::parent;
 use crate::pattern::Pattern;
 use crate::ui::complain;
 use crate::units::in_nanos;
@@ -61,7 +61,7 @@ fn converse<R: Role>(
     let Some(Command::Hello { parent }) = frame::receive(&mut link.from)? else {
         return Err(FrameError::Malformed("the first command is Hello"));
     };
-    die_with(parent)?;
+    parent::die_with(parent)?;
     let ctx = match Context::builder().features(Features::EXPORTED_MEMH).build() {
         Ok(ctx) => ctx,
         Err(error) => {
@@ -82,15 +82,6 @@ fn converse<R: Role>(
         link.send(&report)?;
     }
     Ok(())
-}
-
-/// Has this process killed when its parent, `parent`, ends.
-///
-/// Source: `PR_SET_PDEATHSIG(2const)`. A parent that had ended before is noticed by its number.
-fn die_with(parent: u32) -> Result<(), FrameError> {
-    set_parent_process_death_signal(Some(Signal::KILL)).map_err(io::Error::from)?;
-    let is_parent = getppid().is_some_and(|pid| u32::try_from(pid.as_raw_nonzero().get()) == Ok(parent));
-    if is_parent { Ok(()) } else { Err(io::Error::other("the demo has ended").into()) }
 }
 
 /// Writes the pattern of `seed` to all of `mem`; sums what it writes.

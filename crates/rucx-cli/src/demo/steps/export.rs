@@ -3,9 +3,10 @@
 use super::{MAIN, map};
 use crate::demo::child::Failure;
 use crate::demo::isolation::surplus;
-use crate::demo::protocol::{Command, Descriptor, Secret};
+use crate::demo::protocol::{Command, Descriptor};
 use crate::demo::secrecy::shows;
 use crate::demo::stage::{Stage, take_apart};
+use crate::frame::Secret;
 use crate::ui::Who;
 use crate::units;
 

@@ -3,8 +3,9 @@
 use super::bytes::moved;
 use super::{MAIN, SECOND};
 use crate::demo::child::Failure;
-use crate::demo::protocol::{Command, Report, Secret};
+use crate::demo::protocol::{Command, Report};
 use crate::demo::stage::{Stage, take_apart};
+use crate::frame::Secret;
 use crate::ui::Who;
 use crate::units;
 

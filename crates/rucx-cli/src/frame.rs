@@ -4,6 +4,7 @@
 //! length u32 · fields: u64 and u32 little-endian, bool as u8, strings and lists with a u32 length before them
 //! ```
 
+use std::fmt;
 use std::io::{self, Read, Write};
 
 /// Most bytes of a message.
@@ -170,6 +171,26 @@ impl<T: Wire> Wire for Vec<T> {
     }
 }
 
+/// A handle's bytes on their way: never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Secret(pub(crate) Vec<u8>);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "<{} secret bytes>", self.0.len())
+    }
+}
+
+impl Wire for Secret {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.0.put(out);
+    }
+
+    fn take(from: &mut &[u8]) -> Result<Self, FrameError> {
+        Vec::take(from).map(Self)
+    }
+}
+
 /// Declares an enum of messages: each variant with its number on the wire.
 macro_rules! messages {
     ($(#[$doc:meta])* enum $name:ident {
@@ -181,17 +202,17 @@ macro_rules! messages {
             $($(#[$about])* $variant { $($(#[$what])* $field: $type),* }),*
         }
 
-        impl $crate::demo::frame::Wire for $name {
+        impl $crate::frame::Wire for $name {
             fn put(&self, out: &mut Vec<u8>) {
                 match self {
                     $(Self::$variant { $($field),* } => { out.push($number); $($field.put(out);)* })*
                 }
             }
 
-            fn take(from: &mut &[u8]) -> Result<Self, $crate::demo::frame::FrameError> {
-                Ok(match <u8 as $crate::demo::frame::Wire>::take(from)? {
-                    $($number => Self::$variant { $($field: $crate::demo::frame::Wire::take(from)?),* },)*
-                    _ => return Err($crate::demo::frame::FrameError::Malformed("unknown kind")),
+            fn take(from: &mut &[u8]) -> Result<Self, $crate::frame::FrameError> {
+                Ok(match <u8 as $crate::frame::Wire>::take(from)? {
+                    $($number => Self::$variant { $($field: $crate::frame::Wire::take(from)?),* },)*
+                    _ => return Err($crate::frame::FrameError::Malformed("unknown kind")),
                 })
             }
         }
@@ -207,13 +228,13 @@ macro_rules! record {
             $($(#[$what])* pub(crate) $field: $type),*
         }
 
-        impl $crate::demo::frame::Wire for $name {
+        impl $crate::frame::Wire for $name {
             fn put(&self, out: &mut Vec<u8>) {
                 $(self.$field.put(out);)*
             }
 
-            fn take(from: &mut &[u8]) -> Result<Self, $crate::demo::frame::FrameError> {
-                Ok(Self { $($field: $crate::demo::frame::Wire::take(from)?),* })
+            fn take(from: &mut &[u8]) -> Result<Self, $crate::frame::FrameError> {
+                Ok(Self { $($field: $crate::frame::Wire::take(from)?),* })
             }
         }
     };

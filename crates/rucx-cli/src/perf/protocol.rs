@@ -1,0 +1,42 @@
+//! What the two processes say to each other by pipes; what is measured goes another way.
+
+use super::Problem;
+use crate::frame::{Secret, messages};
+
+/// No CPU: the process runs wherever the kernel has it run.
+pub(super) const ANY_CPU: u32 = u32::MAX;
+
+messages! {
+    /// What the peer is asked to do.
+    enum Command {
+        /// First: make a worker and memory of that size, and connect to the worker of that address.
+        0 Hello { parent: u32, cpu: u32, spins: u32, size: u64, address: Secret, rkey: Secret },
+        /// Answer puts of that many bytes, until the last.
+        1 EchoPuts { size: u64 },
+        /// Answer messages with such of that many bytes, until the last.
+        2 EchoMessages { size: u64 },
+        /// Take messages of that many bytes, until the last.
+        3 Take { size: u64 },
+    }
+}
+
+messages! {
+    /// What it answers.
+    enum Answer {
+        /// It could not.
+        0 Failed { what: String, why: String, remedy: String },
+        /// To `Hello`.
+        1 Ready { address: Secret, rkey: Secret },
+        /// To the others, at once: it has begun.
+        2 Begun {},
+        /// To the others, when it is over.
+        3 Done {},
+    }
+}
+
+impl From<Problem> for Answer {
+    fn from(problem: Problem) -> Self {
+        let Problem { what, why, remedy } = problem;
+        Self::Failed { what, why, remedy }
+    }
+}
