@@ -9,6 +9,8 @@
 
 #![allow(clippy::unwrap_used)] // tests
 
+mod messages;
+
 use std::hint::black_box;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
@@ -264,7 +266,7 @@ fn guard_a_system_call_is_found_out() {
 const ROLE: &str = "RUCX_FAST_PATH";
 
 /// Has `role` run in a process of its own: this binary, again, with the `test` that calls this and no other.
-fn in_process(test: &str, role: impl FnOnce()) -> Output {
+pub(crate) fn in_process(test: &str, role: impl FnOnce()) -> Output {
     if std::env::var_os(ROLE).is_some() {
         role();
         unreachable!("a role exits");
@@ -274,19 +276,19 @@ fn in_process(test: &str, role: impl FnOnce()) -> Output {
     command.output().unwrap()
 }
 
-fn survived(ended: &Output) {
+pub(crate) fn survived(ended: &Output) {
     let said = String::from_utf8_lossy(&ended.stderr);
     assert_eq!(ended.status.code(), Some(0), "{}, by a system call if that is SIGSYS; {said}", ended.status);
 }
 
 /// Ends the process by the one system call that is left to it.
-fn exit(code: i32) -> ! {
+pub(crate) fn exit(code: i32) -> ! {
     // SAFETY: no destructor has to run; the process's memory goes with it.
     unsafe { libc::_exit(code) }
 }
 
 /// From here on, any system call of this thread other than `exit_group` kills the process (`seccomp(2)`).
-fn only_exit() {
+pub(crate) fn only_exit() {
     let number = std::mem::offset_of!(libc::seccomp_data, nr);
     let step = |code: u32, jt, jf, k| libc::sock_filter { code: u16::try_from(code).unwrap(), jt, jf, k };
     let exit_group = u32::try_from(libc::SYS_exit_group).unwrap();
