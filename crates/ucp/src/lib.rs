@@ -61,6 +61,42 @@
 //! A part of an import is an operand, too ([`ImportedRegion::slice`]): a DPU process moves bytes between a host's memory and a third process's,
 //! `peer.put(0, host.slice(0..4096)?)?`, and each owner's revocation holds for its own side.
 
+//!
+//! # Workers, endpoints, messages
+//!
+//! A [`Worker`] is one thread's. It connects to another worker, whose address came by a channel of yours, and has an [`Endpoint`] then:
+//! for active messages ([`Endpoint::am_send`], [`Worker::am_handler`]), and for a peer's regions ([`Region::rkey_pack`],
+//! [`Endpoint::rkey_unpack`], [`RemoteRegion`]). Operations are [`Request`]s: futures that give the operand back, or [`Worker::wait`]. Nothing
+//! goes on but in [`Worker::progress`], which waiting does for you.
+//!
+//! ```
+//! use std::{cell::RefCell, rc::Rc, time::Duration};
+//! use ucp::{Context, Features};
+//!
+//! # fn main() -> Result<(), ucp::Error> {
+//! let ctx = Context::builder().features(Features::AM).build()?;
+//! let server = ctx.worker()?;
+//! server.am_handler(1, |m| {
+//!     let _detached = m.reply().am_send(2, m.header(), m.data().to_vec());
+//! })?;
+//! let address = server.address()?; // a secret: it goes to the client, another process usually
+//!
+//! let client = ctx.worker()?;
+//! let echo = Rc::new(RefCell::new(None));
+//! let into = Rc::clone(&echo);
+//! client.am_handler(2, move |m| *into.borrow_mut() = Some(m.data().to_vec()))?;
+//! let ep = client.connect(address.as_bytes())?;
+//! let sent = client.wait(ep.am_send(1, b"", b"hello".to_vec()), Duration::from_secs(5))?;
+//! assert_eq!(sent, b"hello"); // the operand, back
+//! while echo.borrow().is_none() {
+//!     server.progress();
+//!     client.progress();
+//! }
+//! assert_eq!(echo.take().unwrap(), b"hello");
+//! # Ok(())
+//! # }
+//! ```
+
 #![forbid(unsafe_code)]
 
 mod am;
