@@ -421,7 +421,7 @@ proptest! {
         prop_assert_eq!(Message::decode(&asked.encode()), Ok(Message::Connect(asked)));
         let own = self_::wire::Address { context_uuid: uuid, secret: claim.token };
         prop_assert_eq!(self_::wire::Address::decode(&own.encode()), Ok(own));
-        let cma::mkey::Mkey { exporter: process, slot: worker, token, in_directory } = address.clone();
+        let cma::mkey::Mkey { exporter: process, slot: worker, token, in_directory } = address;
         let far = shm::wire::Address { process, worker, token, context_uuid: uuid, in_directory, boot };
         prop_assert_eq!(shm::wire::Address::decode(&far.encode()), Ok(far));
         let answer = Reply { sequence, verdict, rights: Rights::from_bits_truncate(rights), length, fds };
