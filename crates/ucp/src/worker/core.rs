@@ -81,6 +81,13 @@ impl Core {
         }
     }
 
+    /// Its peer keeps to no rule: what it has sent before is told, and then that the endpoint is of no more use.
+    pub(crate) fn give_up(&mut self, ep: &Rc<Ep>) {
+        if !std::mem::replace(&mut ep.state.borrow_mut().is_corrupt, true) {
+            self.events.push_back(Event::Gone(Rc::clone(ep), Gone::Corrupt));
+        }
+    }
+
     /// Takes back a buffer.
     #[inline]
     pub(crate) fn give_back(&mut self, bytes: Vec<u8>) {
@@ -178,7 +185,7 @@ impl Sink for Inbox<'_> {
             None => Err(Corrupt),
         };
         if let Err(Corrupt) = taken {
-            self.core.events.push_back(Event::Gone(ep, Gone::Corrupt));
+            self.core.give_up(&ep);
         }
     }
 
