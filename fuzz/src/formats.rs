@@ -3,14 +3,17 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use ucp::wire::address;
+use ucp::wire::am::Message;
 use ucp::wire::handle::{self, Handle};
+use ucp::wire::rkey;
 use uct::LocalMem;
 use uct::export::{Claim, Export, ExportTable, Refusal};
 use uct::memory::Rights;
-use uct::service::wire::{Reply, Request};
+use uct::service::wire::{Introduction, Message as Asked, Reply, Request};
 use uct::transports::{cma, self_, shm};
 
-use crate::repair;
+use crate::{ADDRESS_CRC, repair, repair_at};
 
 /// A packed handle, as it is, and then with its length and checksum put right: by chance neither ever would be.
 ///
@@ -88,13 +91,89 @@ pub fn service_reply(data: &[u8]) -> bool {
     true
 }
 
+/// A message of an endpoint: its tag, in four bytes, and its bytes.
+///
+/// # Panics
+/// When bytes are accepted that the encoder does not write.
+pub fn am_message(data: &[u8]) -> bool {
+    let Some((tag, bytes)) = data.split_first_chunk() else { return false };
+    let tag = u32::from_le_bytes(*tag);
+    let Ok(message) = Message::decode(tag, bytes) else { return false };
+    assert_eq!(message.encode(), (tag, bytes.to_vec()), "the encoding is canonical");
+    true
+}
+
+/// An rkey. What it holds is a handle, or is told to be none.
+///
+/// # Panics
+/// When bytes are accepted that the encoder does not write.
+pub fn rkey(data: &[u8]) -> bool {
+    let Ok(handle) = rkey::decode(data) else { return false };
+    assert_eq!(rkey::encode(handle), data, "the encoding is canonical");
+    handle_decode(handle)
+}
+
+/// The address of a worker, as it is, and then with its length and checksum put right; and what its interfaces say of their parts.
+///
+/// # Panics
+/// When bytes are accepted that the encoder does not write.
+pub fn worker_address(data: &[u8]) -> bool {
+    let found = decode_address(data);
+    let mut repaired = data.to_vec();
+    if let (Some(field), Ok(len)) = (repaired.get_mut(8..12), u32::try_from(data.len())) {
+        field.copy_from_slice(&len.to_le_bytes());
+    }
+    repair_at(&mut repaired, ADDRESS_CRC);
+    found | decode_address(&repaired)
+}
+
+fn decode_address(bytes: &[u8]) -> bool {
+    let Ok(entries) = address::decode(bytes) else { return false };
+    assert_eq!(address::encode(&entries).as_deref(), Ok(bytes), "the encoding is canonical");
+    assert!(entries.is_sorted_by(|a, b| a.component < b.component));
+    for entry in &entries {
+        address_self(&entry.bytes);
+        address_shm(&entry.bytes);
+    }
+    true
+}
+
+/// The address of an interface of `self`.
+///
+/// # Panics
+/// When bytes are accepted that the encoder does not write.
+pub fn address_self(data: &[u8]) -> bool {
+    let Ok(address) = self_::wire::Address::decode(data) else { return false };
+    assert_eq!(address.encode(), data, "the encoding is canonical");
+    true
+}
+
+/// The address of an interface of `shm`.
+///
+/// # Panics
+/// When bytes are accepted that the encoder does not write.
+pub fn address_shm(data: &[u8]) -> bool {
+    let Ok(address) = shm::wire::Address::decode(data) else { return false };
+    assert_eq!(address.encode(), data, "the encoding is canonical");
+    true
+}
+
 /// A request on the service socket, and what an export table with two exports, one of them revoked, says to it: as it is, and
-/// with those parts taken from a living export that the sequence number selects.
+/// with those parts taken from a living export that the sequence number selects. Or an introduction.
 ///
 /// # Panics
 /// When bytes are accepted that the encoder does not write, or when the table grants what it has not published.
 pub fn service_request(data: &[u8]) -> bool {
-    let Ok(request) = Request::decode(data) else { return false };
+    let request = match Asked::decode(data) {
+        Ok(Asked::Attach(request)) => request,
+        Ok(Asked::Connect(asked)) => {
+            assert_eq!(asked.encode(), data, "the encoding is canonical");
+            assert!(Request::decode(data).is_err(), "it is one of both");
+            return true;
+        }
+        Err(_) => return false,
+    };
+    assert!(Introduction::decode(data).is_err(), "it is one of both");
     assert_eq!(request.encode(), data, "the encoding is canonical");
     let table = table();
     check(table, &request.claim);

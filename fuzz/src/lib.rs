@@ -6,6 +6,9 @@
 //! | [`handle_decode`] | a packed handle is refused or canonical, with any checksum and with the right one |
 //! | [`handle_import`] | an import of a changed handle never panics and never reaches another region than the token's |
 //! | [`service_request`], [`service_reply`] | a message is refused or canonical; an export table grants what it published only |
+//! | [`worker_address`], [`address_self`], [`address_shm`] | an address is refused or canonical, with any checksum and with the right one |
+//! | [`am_message`] | a message of an endpoint is refused or canonical |
+//! | [`rkey`] | a packed rkey is refused or canonical, and so is the handle in it |
 //! | [`ring`] | a ring loses nothing between its ends, and bears all that a third one writes |
 //! | [`mkey_cma`], [`mkey_self`], [`mkey_shm`] | a key is refused or canonical |
 //!
@@ -13,12 +16,17 @@
 
 #![forbid(unsafe_code)]
 
+use std::ops::Range;
+
 mod formats;
 mod import;
 mod input;
 mod ring;
 
-pub use formats::{handle_decode, mkey_cma, mkey_self, mkey_shm, service_reply, service_request};
+pub use formats::{
+    address_self, address_shm, am_message, handle_decode, mkey_cma, mkey_self, mkey_shm, rkey, service_reply,
+    service_request, worker_address,
+};
 pub use import::handle_import;
 pub use ring::ring;
 
@@ -27,24 +35,36 @@ pub type Target = fn(&[u8]) -> bool;
 
 /// All targets, with their names.
 pub const TARGETS: &[(&str, Target)] = &[
+    ("address_self", address_self),
+    ("address_shm", address_shm),
+    ("am_message", am_message),
     ("handle_decode", handle_decode),
     ("handle_import", handle_import),
     ("mkey_cma", mkey_cma),
     ("mkey_self", mkey_self),
     ("mkey_shm", mkey_shm),
     ("ring", ring),
+    ("rkey", rkey),
     ("service_reply", service_reply),
     ("service_request", service_request),
+    ("worker_address", worker_address),
 ];
 
 /// Where the checksum of a handle lies.
-const CRC: std::ops::Range<usize> = 64..68;
+const CRC: Range<usize> = 64..68;
+/// Where that of a worker's address lies.
+const ADDRESS_CRC: Range<usize> = 12..16;
 
-/// Writes the right checksum of a handle: over all bytes, its own four taken as zero.
+/// Writes the right checksum of a handle.
 fn repair(bytes: &mut [u8]) {
-    if bytes.len() >= CRC.end {
-        bytes[CRC].fill(0);
+    repair_at(bytes, CRC);
+}
+
+/// Writes the right checksum: over all bytes, its own four taken as zero.
+fn repair_at(bytes: &mut [u8], at: Range<usize>) {
+    if bytes.len() >= at.end {
+        bytes[at.clone()].fill(0);
         let crc = crc32c::crc32c(bytes);
-        bytes[CRC].copy_from_slice(&crc.to_le_bytes());
+        bytes[at].copy_from_slice(&crc.to_le_bytes());
     }
 }

@@ -15,7 +15,7 @@ use crate::ep::op::Of;
 use crate::ep::state::Ep;
 use crate::mem::TransferError;
 use crate::request::{Request, Slot};
-use crate::wire::am::{self, Kind, MAX_HEADER, Malformed, Pair, Prefix, Rts};
+use crate::wire::am::{self, Kind, MAX_HEADER, Malformed, Prefix, Rts};
 use crate::worker::WorkerInner;
 
 bitflags! {
@@ -274,10 +274,13 @@ impl AmMessage {
 
     /// Says that the data need not be sent: it was not wanted, or cannot be taken.
     fn answer(&self, rts: Rts, status: Status) {
-        if self.ep.state.borrow().error.is_none() {
-            let answer = Pair(rts.request, status as u32).encode();
-            self.ep.state.borrow_mut().push_message(Kind::Drop.tag(0), answer, &[], None);
+        if self.ep.state.borrow().error.is_some() {
+            return;
+        }
+        if self.ep.state.borrow_mut().refuse(rts.request, status) {
             self.worker.post(&self.ep);
+        } else {
+            self.worker.core.borrow_mut().give_up(&self.ep);
         }
     }
 }

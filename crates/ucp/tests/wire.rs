@@ -1,4 +1,4 @@
-//! The packed handle: its bytes, and what an import makes of bytes that were changed on the way.
+//! The packed handle: its bytes, and what an import makes of bytes that were changed on the way. And the formats of workers.
 
 #[path = "wire/decoder.rs"]
 mod decoder;
@@ -10,3 +10,5 @@ mod import;
 mod import_mutated;
 #[path = "wire/support.rs"]
 mod support;
+#[path = "wire/workers.rs"]
+mod workers;

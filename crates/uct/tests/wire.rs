@@ -1,5 +1,5 @@
-//! The formats of this crate against the golden vectors, and against changed bytes: keys of `self`, `shm` and `cma`, and the
-//! messages on the service socket.
+//! The formats of this crate against the golden vectors, and against changed bytes: keys of `self`, `shm` and `cma`, addresses of
+//! their interfaces, and the messages on the service socket.
 
 use std::fmt::Debug;
 
@@ -8,7 +8,7 @@ use testkit::golden::{hex, vectors};
 use uct::export::{Claim, Refusal, Token};
 use uct::memory::Rights;
 use uct::process::Identity;
-use uct::service::wire::{MAX_FDS, REPLY_LEN, REQUEST_LEN, Reply, Request, Verdict};
+use uct::service::wire::{Introduction, MAX_FDS, Message, REPLY_LEN, REQUEST_LEN, Reply, Request, Verdict};
 use uct::transports::{cma, self_, shm};
 
 /// A format: bytes to content and back, and the content as the vectors write it down.
@@ -153,6 +153,75 @@ fn reply() -> Format<Reply> {
     }
 }
 
+fn introduction() -> Format<Introduction> {
+    Format {
+        vectors: "service-introduction/v1",
+        len: REQUEST_LEN,
+        decode: |bytes| Introduction::decode(bytes).map_err(|error| error.to_string()),
+        encode: |asked| asked.encode().to_vec(),
+        lines: |asked| {
+            vec![
+                format!("sequence = {}", asked.sequence),
+                format!("context_uuid = {}", hex(&asked.uuid)),
+                format!("from = {}", hex(&asked.from)),
+                format!("length = {}", asked.length),
+                format!("worker = {}", asked.worker),
+                format!("token = {}", hex(asked.token.as_bytes())),
+            ]
+        },
+    }
+}
+
+/// Either of what a service is asked, against the vectors of one of them.
+fn message(vectors: &'static str) -> Format<Message> {
+    Format {
+        vectors,
+        len: REQUEST_LEN,
+        decode: |bytes| Message::decode(bytes).map_err(|error| error.to_string()),
+        encode: |message| match message {
+            Message::Attach(request) => request.encode().to_vec(),
+            Message::Connect(asked) => asked.encode().to_vec(),
+        },
+        lines: |message| match message {
+            Message::Attach(asked) => (request().lines)(asked),
+            Message::Connect(asked) => (introduction().lines)(asked),
+        },
+    }
+}
+
+fn self_address() -> Format<self_::wire::Address> {
+    Format {
+        vectors: "address-self/v1",
+        len: self_::wire::LEN,
+        decode: |bytes| self_::wire::Address::decode(bytes).map_err(str::to_owned),
+        encode: |address| address.encode().to_vec(),
+        lines: |address| {
+            vec![
+                format!("context_uuid = {}", hex(&address.context_uuid)),
+                format!("secret = {}", hex(address.secret.as_bytes())),
+            ]
+        },
+    }
+}
+
+fn shm_address() -> Format<shm::wire::Address> {
+    Format {
+        vectors: "address-shm/v1",
+        len: shm::wire::LEN,
+        decode: |bytes| shm::wire::Address::decode(bytes).map_err(str::to_owned),
+        encode: |address| address.encode().to_vec(),
+        lines: |address| {
+            let mut lines = who(&address.process, address.worker, &address.token);
+            lines.extend([
+                format!("context_uuid = {}", hex(&address.context_uuid)),
+                format!("in_directory = {}", address.in_directory),
+                format!("boot_id = {}", hex(&address.boot)),
+            ]);
+            lines
+        },
+    }
+}
+
 impl<T: Debug + PartialEq> Format<T> {
     fn vectors_hold(&self) {
         let (mut good, mut bad) = (0, 0);
@@ -214,8 +283,32 @@ fn vectors_of_version_1_hold() {
     self_key().vectors_hold();
     shm_key().vectors_hold();
     cma_key().vectors_hold();
+    self_address().vectors_hold();
+    shm_address().vectors_hold();
     request().vectors_hold();
+    introduction().vectors_hold();
     reply().vectors_hold();
+}
+
+/// A service reads either message before it knows which. What was refused before there were introductions still is, but for its text.
+#[test]
+fn either_message_is_read_as_the_one_it_is() {
+    for directory in ["service-request/v1", "service-introduction/v1"] {
+        let format = message(directory);
+        for (name, bytes, expected) in vectors(directory) {
+            match (format.decode)(&bytes) {
+                // One kind put in place of the other may give a message.
+                Ok(_) if name.starts_with("bad-kind-1") => assert_eq!(directory, "service-introduction/v1"),
+                Ok(content) => {
+                    assert_eq!((format.lines)(&content).join("\n") + "\n", expected, "{name}");
+                    assert_eq!((format.encode)(&content), bytes, "{name}");
+                }
+                Err(_) if name.starts_with("bad-kind-2") => assert_eq!(directory, "service-request/v1"),
+                Err(error) => assert_eq!(format!("error = {error}\n"), expected, "{name}"),
+            }
+        }
+        format.every_byte_counts();
+    }
 }
 
 #[test]
@@ -223,7 +316,10 @@ fn other_lengths_are_refused_and_every_byte_is_canonical() {
     self_key().every_byte_counts();
     shm_key().every_byte_counts();
     cma_key().every_byte_counts();
+    self_address().every_byte_counts();
+    shm_address().every_byte_counts();
     request().every_byte_counts();
+    introduction().every_byte_counts();
     reply().every_byte_counts();
 }
 
@@ -317,10 +413,17 @@ proptest! {
     fn contents_come_back(
         claim in claims(), sequence: u32, want_control: bool, want_memory: bool, uuid: [u8; 16],
         verdict in verdicts(), rights in 0_u32..4, length: u64, fds in 0..=u32::try_from(MAX_FDS).unwrap_or(0),
-        key in shm_keys(), address in cma_keys(),
+        key in shm_keys(), address in cma_keys(), from: [u8; 16], boot: [u8; 16],
     ) {
         let asked = Request { sequence, want_control, want_memory, uuid, claim };
         prop_assert_eq!(Request::decode(&asked.encode()), Ok(asked));
+        let asked = Introduction { sequence, uuid, worker: claim.slot, token: claim.token, from, length };
+        prop_assert_eq!(Message::decode(&asked.encode()), Ok(Message::Connect(asked)));
+        let own = self_::wire::Address { context_uuid: uuid, secret: claim.token };
+        prop_assert_eq!(self_::wire::Address::decode(&own.encode()), Ok(own));
+        let cma::mkey::Mkey { exporter: process, slot: worker, token, in_directory } = address;
+        let far = shm::wire::Address { process, worker, token, context_uuid: uuid, in_directory, boot };
+        prop_assert_eq!(shm::wire::Address::decode(&far.encode()), Ok(far));
         let answer = Reply { sequence, verdict, rights: Rights::from_bits_truncate(rights), length, fds };
         prop_assert_eq!(Reply::decode(&answer.encode()), Ok(answer));
         let own = self_::mkey::Mkey::of(&claim);
@@ -341,6 +444,9 @@ proptest! {
         check(&self_key(), &bytes, &[]);
         check(&shm_key(), &bytes, &[]);
         check(&cma_key(), &bytes, &[]);
+        check(&self_address(), &bytes, &[]);
+        check(&shm_address(), &bytes, &[]);
+        check(&introduction(), &bytes, if magic { b"RXSQ\x01\x00\x02\x00\0\0\0\0\0\0\0\0" } else { b"" });
         check(&request(), &bytes, if magic { b"RXSQ\x01\x00\x01\x00" } else { b"" });
         check(&reply(), &bytes, if magic { b"RXSA\x01\x00" } else { b"" });
     }

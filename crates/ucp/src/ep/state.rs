@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 
+use ucs::Status;
 use uct::api::{EpId, Iface, Payload, SendError};
 use uct::memory::{AccessError, Local, LocalMut};
 
@@ -16,6 +17,11 @@ use crate::wire::am::{Kind, Pair, Prefix};
 const FRAGMENT: usize = 16 << 10;
 /// Bytes that are copied at once to memory that others may use.
 const PIECE: usize = 4096;
+
+/// Refusals of announced data that wait for room at most. No peer that makes progress has so many announced and takes no answer.
+const MAX_REFUSALS: usize = 1 << 18;
+/// The tag of a refusal: no user's message has it.
+const REFUSAL: u32 = (Kind::Drop as u32) << 16;
 
 /// An endpoint.
 pub(crate) struct Ep {
@@ -38,11 +44,15 @@ pub(crate) struct Ep {
 pub(crate) struct State {
     /// Why it is of no more use.
     pub(crate) error: Option<EpError>,
+    /// Its peer keeps to no rule: it fails as soon as that can be told.
+    pub(crate) is_corrupt: bool,
     /// It is closed as soon as all has been sent.
     pub(crate) closing: bool,
     pub(crate) on_error: Option<Box<dyn FnOnce(EpError)>>,
     /// What waits for room, in order.
     queue: VecDeque<Queued>,
+    /// How many messages in the queue refuse announced data: a peer has them put there, and needs not take them.
+    refusals: usize,
     /// Data announced, by the number told to the peer.
     sends: HashMap<u32, Sending>,
     /// Those of them that the peer wants, taken by turns.
@@ -151,6 +161,17 @@ impl State {
         number
     }
 
+    /// Tells the peer that its announced data need not be sent. `false`: it announces on and on, and takes no answer.
+    #[must_use = "such a peer is to be given up"]
+    pub(crate) fn refuse(&mut self, request: u32, status: Status) -> bool {
+        let has_room = self.refusals < MAX_REFUSALS;
+        if has_room {
+            self.refusals += 1;
+            self.push_message(REFUSAL, Pair(request, status as u32).encode(), &[], None);
+        }
+        has_room
+    }
+
     /// Asks the peer for the data of its `request`.
     pub(crate) fn receive(&mut self, request: u32, length: usize, op: Box<dyn ReceiveOp>) {
         let number = self.number();
@@ -160,8 +181,9 @@ impl State {
 
     /// The peer wants what was announced.
     pub(crate) fn clear_to_send(&mut self, Pair(request, receive): Pair) -> Result<(), Corrupt> {
-        let sending =
-            self.sends.get_mut(&request).filter(|sending| sending.stream.is_none()).ok_or(Corrupt)?;
+        // Nobody asks twice, or for no bytes.
+        let is_due = |sending: &&mut Sending| sending.stream.is_none() && !sending.op.local().is_empty();
+        let sending = self.sends.get_mut(&request).filter(is_due).ok_or(Corrupt)?;
         sending.stream = Some((receive, 0));
         self.streams.push_back(request);
         Ok(())
@@ -219,6 +241,7 @@ impl State {
                 match iface.am(id, *tag, [prefix.as_bytes(), header], &body) {
                     Err(SendError::Full) => return,
                     result => {
+                        self.refusals -= usize::from(*tag == REFUSAL);
                         let ended = self.queue.pop_front();
                         if let Some(Queued::Message { data: Some(op), .. }) = ended {
                             done.push((AnyOp::Send(op), result.map_err(TransferError::from)));
@@ -284,6 +307,7 @@ impl State {
         let receives = std::mem::take(&mut self.receives).into_values();
         let receives = receives.filter_map(|receiving| receiving.op.map(AnyOp::Receive));
         self.streams.clear();
+        self.refusals = 0;
         done.extend(
             queued
                 .chain(waits)

@@ -27,6 +27,8 @@ pub const MAX_ENTRIES: usize = 32;
 /// Most bytes of one interface's own.
 pub const MAX_ENTRY_LEN: usize = 1024;
 
+/// Where the number of entries lies.
+const COUNT_OFFSET: usize = 6;
 /// Where the checksum lies.
 const CRC_OFFSET: usize = 12;
 
@@ -110,11 +112,12 @@ pub(crate) fn hint(bytes: &[u8], what: &'static str) -> &'static str {
 /// Writes the address of a worker with these interfaces, which are in ascending order of their components.
 ///
 /// # Errors
-/// [`NoRoom`]: it would be longer than [`MAX_LEN`].
+/// [`NoRoom`]: more of them, or longer ones, than the format allows.
 pub fn encode(entries: &[Entry]) -> Result<Vec<u8>, NoRoom> {
     let len = entries.iter().fold(HEADER_LEN, |len, entry| len + ENTRY_HEADER_LEN + entry.bytes.len());
     let too_long = NoRoom { offset: MAX_LEN, needed: len.saturating_sub(MAX_LEN) };
-    if len > MAX_LEN || entries.len() > MAX_ENTRIES {
+    let is_long = |entry: &Entry| entry.bytes.len() > MAX_ENTRY_LEN;
+    if len > MAX_LEN || entries.len() > MAX_ENTRIES || entries.iter().any(is_long) {
         return Err(too_long);
     }
     let mut bytes = vec![0; len];
@@ -136,7 +139,7 @@ pub fn encode(entries: &[Entry]) -> Result<Vec<u8>, NoRoom> {
 /// [`AddressError`].
 pub fn decode(bytes: &[u8]) -> Result<Vec<Entry>, AddressError> {
     let mut from = Reader::new(bytes);
-    let field = |from: &Reader<'_>, what| AddressError::Field { what, offset: from.offset() };
+    let field = |what, offset| AddressError::Field { what, offset };
     if bytes.len() > MAX_LEN {
         return Err(AddressError::Length { found: bytes.len(), expected: MAX_LEN });
     }
@@ -161,20 +164,21 @@ pub fn decode(bytes: &[u8]) -> Result<Vec<Entry>, AddressError> {
         return Err(AddressError::Checksum);
     }
     if count > MAX_ENTRIES {
-        return Err(field(&from, "the number of interfaces"));
+        return Err(field("the number of interfaces", COUNT_OFFSET));
     }
     let mut entries: Vec<Entry> = Vec::with_capacity(count);
     for _ in 0..count {
+        let begin = from.offset();
         let component = from.u16()?;
         if entries.last().is_some_and(|last| last.component >= component) {
-            return Err(field(&from, "the order of interfaces"));
+            return Err(field("the order of interfaces", begin));
         }
         if from.u16()? != 0 {
-            return Err(field(&from, "a reserved field"));
+            return Err(field("a reserved field", begin + 2));
         }
         let len = from.u32()? as usize;
         if len > MAX_ENTRY_LEN {
-            return Err(field(&from, "the length of an interface's address"));
+            return Err(field("the length of an interface's address", begin + 4));
         }
         entries.push(Entry { component, bytes: from.bytes(len)?.to_vec() });
     }
@@ -220,12 +224,10 @@ mod tests {
         let order = [entry(2, b""), entry(2, b"")];
         assert_eq!(
             decode(&encode(&order).unwrap()).unwrap_err(),
-            AddressError::Field {
-                what: "the order of interfaces",
-                offset: HEADER_LEN + ENTRY_HEADER_LEN + 2
-            }
+            AddressError::Field { what: "the order of interfaces", offset: HEADER_LEN + ENTRY_HEADER_LEN }
         );
         assert!(encode(&[entry(1, &[0; MAX_LEN])]).is_err());
+        assert!(encode(&[entry(1, &[0; MAX_ENTRY_LEN + 1])]).is_err(), "it would not be read");
     }
 
     proptest! {

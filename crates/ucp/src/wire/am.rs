@@ -4,13 +4,15 @@
 //!
 //! ```text
 //! EAGER    nothing: they are the data, without a header
-//! HEADER   header_len u16 · header
+//! HEADER   header_len u16, not 0 · header · the data
 //! RTS      request u32 · header_len u16 · reserved u16 = 0 · length u64 · header       "I have so much for you"
 //! CTS      request u32 · receive u32                                                  "send it, to this receive"
-//! DATA     receive u32 · reserved u32 = 0 · the next bytes of it
-//! DROP     request u32 · status u8                                                    "I do not want it", or cannot
-//! ABORT    receive u32 · status u8                                                    "the rest does not come"
+//! DATA     receive u32 · reserved u32 = 0 · the next bytes of it, not none
+//! DROP     request u32 · status u32 < 256                                             "I do not want it", or cannot
+//! ABORT    receive u32 · status u32 < 256                                             "the rest does not come"
 //! ```
+//!
+//! The id is 0 in those that are no handler's: CTS, DATA, DROP and ABORT. A header has at most [`MAX_HEADER`] bytes.
 
 use uct::wire::{Reader, Truncated};
 
@@ -127,7 +129,8 @@ impl Rts {
         let reserved = from.u16()?;
         let length = from.u64()?;
         let whole = reserved == 0 && from.remaining() == usize::from(header_len);
-        if whole { Ok(Self { request, header_len, length }) } else { Err(Malformed) }
+        let is_rts = whole && usize::from(header_len) <= MAX_HEADER;
+        if is_rts { Ok(Self { request, header_len, length }) } else { Err(Malformed) }
     }
 }
 
@@ -146,12 +149,21 @@ impl Pair {
         Prefix::of(&[&self.0.to_le_bytes(), &self.1.to_le_bytes()])
     }
 
-    /// Reads it from bytes of its length.
+    /// Reads it from the first bytes of a message of that kind and id, which has `len` in all.
+    ///
+    /// # Errors
+    /// [`Malformed`]; also where a message of that kind does not begin with one.
     #[inline]
-    #[must_use]
-    pub fn decode(bytes: [u8; Self::LEN]) -> Self {
+    pub fn decode(kind: Kind, id: u16, bytes: [u8; Self::LEN], len: usize) -> Result<Self, Malformed> {
         let [a, b, c, d, e, f, g, h] = bytes;
-        Self(u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]))
+        let pair = Self(u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]));
+        let is_one = match kind {
+            Kind::Cts => len == Self::LEN,
+            Kind::Data => pair.1 == 0 && len > Self::LEN,
+            Kind::Drop | Kind::Abort => pair.1 <= u32::from(u8::MAX) && len == Self::LEN,
+            Kind::Eager | Kind::Header | Kind::Rts => false,
+        };
+        if is_one && id == 0 { Ok(pair) } else { Err(Malformed) }
     }
 }
 
@@ -170,8 +182,58 @@ pub fn header_len(header: &[u8]) -> Prefix {
 pub fn split(bytes: &[u8]) -> Result<(&[u8], &[u8]), Malformed> {
     let mut from = Reader::new(bytes);
     let len = usize::from(from.u16()?);
+    // Without a header it would have been sent as another kind.
+    if len == 0 || len > MAX_HEADER {
+        return Err(Malformed);
+    }
     let header = from.bytes(len)?;
     Ok((header, from.bytes(from.remaining())?))
+}
+
+/// A whole message, as who looks at messages sees it. A worker reads the parts that it needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Message<'a> {
+    /// For a handler: its number, the header, and the data.
+    Data(u16, &'a [u8], &'a [u8]),
+    /// Announced for a handler: its number, and the header.
+    Announced(u16, Rts, &'a [u8]),
+    /// Of a rendezvous: what else, and the bytes that follow, which are data.
+    Control(Kind, Pair, &'a [u8]),
+}
+
+impl<'a> Message<'a> {
+    /// Reads it: total, and canonical.
+    ///
+    /// # Errors
+    /// [`Malformed`].
+    pub fn decode(tag: u32, bytes: &'a [u8]) -> Result<Self, Malformed> {
+        let (kind, id) = Kind::of_tag(tag).ok_or(Malformed)?;
+        Ok(match kind {
+            Kind::Eager => Self::Data(id, &[], bytes),
+            Kind::Header => split(bytes).map(|(header, data)| Self::Data(id, header, data))?,
+            Kind::Rts => Self::Announced(id, Rts::decode(bytes)?, bytes.get(Rts::LEN..).ok_or(Malformed)?),
+            _ => {
+                let mut from = Reader::new(bytes);
+                let pair = Pair::decode(kind, id, from.array()?, bytes.len())?;
+                Self::Control(kind, pair, from.bytes(from.remaining())?)
+            }
+        })
+    }
+
+    /// Its tag and bytes.
+    #[must_use]
+    pub fn encode(&self) -> (u32, Vec<u8>) {
+        match *self {
+            Self::Data(id, [], data) => (Kind::Eager.tag(id), data.to_vec()),
+            Self::Data(id, header, data) => {
+                (Kind::Header.tag(id), [header_len(header).as_bytes(), header, data].concat())
+            }
+            Self::Announced(id, rts, header) => {
+                (Kind::Rts.tag(id), [rts.encode().as_bytes(), header].concat())
+            }
+            Self::Control(kind, pair, data) => (kind.tag(0), [pair.encode().as_bytes(), data].concat()),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -198,14 +260,34 @@ mod tests {
             assert_eq!(Rts::decode(&bytes[..len]), Err(Malformed), "{len}");
         }
         assert_eq!(Rts::decode(&[&bytes[..], b"d"].concat()), Err(Malformed));
-        let pair = Pair(1, u32::MAX);
-        assert_eq!(Pair::decode(pair.encode().as_bytes().try_into().unwrap()), pair);
+        let long = Rts { header_len: 4097, ..rts };
+        assert_eq!(Rts::decode(&[long.encode().as_bytes(), &[0; 4097]].concat()), Err(Malformed));
+    }
+
+    #[test]
+    fn pairs_are_those_of_their_kind() {
+        let decode = |kind, id, Pair(a, b), len| {
+            let bytes: [u8; 8] = Pair(a, b).encode().as_bytes().try_into().unwrap();
+            Pair::decode(kind, id, bytes, len).is_ok()
+        };
+        let any = Pair(1, u32::MAX);
+        assert!(
+            decode(Kind::Cts, 0, any, 8) && !decode(Kind::Cts, 1, any, 8) && !decode(Kind::Cts, 0, any, 9)
+        );
+        assert!(decode(Kind::Data, 0, Pair(1, 0), 9) && !decode(Kind::Data, 0, Pair(1, 0), 8));
+        assert!(!decode(Kind::Data, 0, Pair(1, 1), 9));
+        for kind in [Kind::Drop, Kind::Abort] {
+            assert!(decode(kind, 0, Pair(1, 255), 8) && !decode(kind, 0, Pair(1, 256), 8));
+            assert!(!decode(kind, 0, Pair(1, 0), 9));
+        }
+        assert!(!decode(Kind::Rts, 0, Pair(1, 0), 8) && !decode(Kind::Eager, 0, Pair(1, 0), 8));
     }
 
     #[test]
     fn headers_are_split_off() {
         assert_eq!(split(b"\x02\0hdata"), Ok((&b"hd"[..], &b"ata"[..])));
-        assert_eq!(split(b"\0\0"), Ok((&b""[..], &b""[..])));
+        assert_eq!(split(b"\0\0"), Err(Malformed), "no header is another kind");
+        assert_eq!(split(&[&[1, 16][..], &[0; 4097]].concat()), Err(Malformed), "longer than any");
         assert_eq!(split(b"\x03\0hd"), Err(Malformed));
         assert_eq!(split(b"\x03"), Err(Malformed));
         assert_eq!(header_len(&[0; MAX_HEADER]).as_bytes(), [0, 16]);

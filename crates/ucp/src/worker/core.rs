@@ -81,6 +81,13 @@ impl Core {
         }
     }
 
+    /// Its peer keeps to no rule: what it has sent before is told, and then that the endpoint is of no more use.
+    pub(crate) fn give_up(&mut self, ep: &Rc<Ep>) {
+        if !std::mem::replace(&mut ep.state.borrow_mut().is_corrupt, true) {
+            self.events.push_back(Event::Gone(Rc::clone(ep), Gone::Corrupt));
+        }
+    }
+
     /// Takes back a buffer.
     #[inline]
     pub(crate) fn give_back(&mut self, bytes: Vec<u8>) {
@@ -127,18 +134,18 @@ pub(super) struct Inbox<'a> {
 
 impl Inbox<'_> {
     /// Takes a message that is no handler's.
-    fn control(&mut self, ep: &Rc<Ep>, kind: Kind, payload: &dyn Payload) -> Result<(), Corrupt> {
+    fn control(
+        &mut self,
+        ep: &Rc<Ep>,
+        (kind, id): (Kind, u16),
+        payload: &dyn Payload,
+    ) -> Result<(), Corrupt> {
         let mut prefix = [0; Pair::LEN];
         payload.read(0, &mut prefix).map_err(|_| Corrupt)?;
-        let pair = Pair::decode(prefix);
+        let pair = Pair::decode(kind, id, prefix, payload.len()).map_err(|_| Corrupt)?;
         let mut state = ep.state.borrow_mut();
-        if kind == Kind::Data {
-            return state.data(pair.0, payload, Pair::LEN, &mut self.core.done);
-        }
-        if payload.len() != Pair::LEN {
-            return Err(Corrupt);
-        }
         match kind {
+            Kind::Data => return state.data(pair.0, payload, Pair::LEN, &mut self.core.done),
             Kind::Cts => state.clear_to_send(pair)?,
             Kind::Drop => {
                 let result = if pair.1 == Status::Ok as u32 { Ok(()) } else { Err(TransferError::Rejected) };
@@ -174,11 +181,11 @@ impl Sink for Inbox<'_> {
                     None => Err(Corrupt),
                 }
             }
-            Some((kind, _)) => self.control(&ep, kind, payload),
+            Some(control) => self.control(&ep, control, payload),
             None => Err(Corrupt),
         };
         if let Err(Corrupt) = taken {
-            self.core.events.push_back(Event::Gone(ep, Gone::Corrupt));
+            self.core.give_up(&ep);
         }
     }
 

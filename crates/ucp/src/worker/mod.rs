@@ -228,6 +228,9 @@ impl WorkerInner {
     #[inline]
     fn deliver(&self, ep: &Rc<Ep>, (kind, id): (Kind, u16), bytes: Vec<u8>, len: usize) {
         let Some(this) = self.this.upgrade() else { return };
+        if matches!(ep.state.borrow().error, Some(EpError::Peer(_))) {
+            return self.core.borrow_mut().give_back(bytes); // the user has been told that it is over
+        }
         let Ok(message) = AmMessage::new(this, Rc::clone(ep), kind, bytes, len) else {
             return self.fail(ep, EpError::Peer(Gone::Corrupt));
         };

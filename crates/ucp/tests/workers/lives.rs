@@ -85,6 +85,25 @@ fn a_worker_dropped_with_operations_on_their_way() {
     }
 }
 
+/// An endpoint whose peer is gone tells nothing any more: whoever waits sleeps, though it is not closed yet.
+#[test]
+fn a_failed_endpoint_that_is_kept_does_not_wake() {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut pair = Pair::new("shm");
+    pair.lose_b();
+    let end = Instant::now() + PATIENCE;
+    while pair.ep.check().is_ok() && Instant::now() < end {
+        pair.a.wait_any(Duration::from_millis(10)).unwrap();
+    }
+    assert_eq!(pair.ep.check(), Err(EpError::Peer(Gone::Closed)));
+    // It may be woken once by the end itself, which it has seen already.
+    for _ in 0..2 {
+        while pair.a.progress() > 0 {}
+        assert!(pair.a.arm());
+    }
+    assert_eq!(poll(&mut [PollFd::new(&pair.a, PollFlags::IN)], Some(&Timespec::default())).unwrap(), 0);
+}
+
 #[test]
 fn the_address_of_a_worker_that_is_gone_is_stale_and_a_changed_one_is_told() {
     let worker = context("shm").worker().unwrap();

@@ -6,6 +6,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use rustix::net::{Shutdown, shutdown};
+use ucs::fork::{self, Generation};
 use ucs::mem::{Mapping, MemError};
 use ucs::sync::{AtomicBool, Ordering};
 
@@ -56,7 +58,7 @@ impl Arrivals {
             }
         };
         workers.all.insert(number, Arc::clone(&entrance));
-        Ok(Door { arrivals: Arc::clone(self), number, entrance })
+        Ok(Door { arrivals: Arc::clone(self), number, entrance, generation: fork::generation() })
     }
 
     /// The worker of that number, to who shows its token.
@@ -72,7 +74,14 @@ pub(super) struct Entrance {
     length: usize,
     bell: Arc<Doorbell>,
     news: AtomicBool,
-    waiting: Mutex<Vec<Arrival>>,
+    waiting: Mutex<Waiting>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    arrivals: Vec<Arrival>,
+    /// The worker is gone: the service thread may have found the entrance before.
+    is_closed: bool,
 }
 
 impl Entrance {
@@ -82,13 +91,25 @@ impl Entrance {
     }
 
     pub(super) fn has_room(&self) -> bool {
-        self.waiting.lock().len() < MAX_WAITING
+        self.waiting.lock().arrivals.len() < MAX_WAITING
     }
 
     pub(super) fn enter(&self, arrival: Arrival) {
-        self.waiting.lock().push(arrival);
+        let mut waiting = self.waiting.lock();
+        if waiting.is_closed {
+            let _ = shutdown(&arrival.socket, Shutdown::Both);
+            return;
+        }
+        waiting.arrivals.push(arrival);
+        drop(waiting);
         self.news.store(true, Ordering::Release);
         self.bell.ring();
+    }
+
+    fn close(&self) -> Vec<Arrival> {
+        let mut waiting = self.waiting.lock();
+        waiting.is_closed = true;
+        std::mem::take(&mut waiting.arrivals)
     }
 }
 
@@ -105,6 +126,7 @@ pub struct Door {
     arrivals: Arc<Arrivals>,
     number: u32,
     entrance: Arc<Entrance>,
+    generation: Generation,
 }
 
 impl Door {
@@ -137,14 +159,125 @@ impl Door {
     #[must_use]
     pub fn take(&self) -> Vec<Arrival> {
         self.entrance.news.store(false, Ordering::Relaxed);
-        std::mem::take(&mut *self.entrance.waiting.lock())
+        std::mem::take(&mut self.entrance.waiting.lock().arrivals)
     }
 }
 
 impl Drop for Door {
     fn drop(&mut self) {
+        if !self.generation.is_current() {
+            return; // the parent's, whose other threads may have held the locks
+        }
         self.arrivals.workers.lock().all.remove(&self.number);
-        // The service thread may hold the entrance for a moment: nobody looks at what it puts there.
-        self.entrance.waiting.lock().clear();
+        // A fork's child has copies of their sockets: closing them here would tell nobody.
+        for arrival in self.entrance.close() {
+            let _ = shutdown(&arrival.socket, Shutdown::Both);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    use super::*;
+
+    fn token(byte: u8) -> Token {
+        Token::from_bytes([byte; 16])
+    }
+
+    /// Who comes, and the other end of its socket.
+    fn arrival(from: u8) -> (Arrival, OwnedFd) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (socket, peer) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        (Arrival { socket, process: None, memory: Mapping::anonymous(4096).unwrap(), from: [from; 16] }, peer)
+    }
+
+    fn is_ready(fd: impl AsFd, events: PollFlags) -> bool {
+        poll(&mut [PollFd::new(&fd, events)], Some(&Timespec::default())).unwrap() == 1
+    }
+
+    #[test]
+    fn workers_are_found_by_number_and_token_as_long_as_they_live() {
+        let arrivals = Arc::new(Arrivals::default());
+        let (a, b) = (arrivals.open(token(1), 4096).unwrap(), arrivals.open(token(2), 8192).unwrap());
+        assert_ne!(a.number(), b.number());
+        assert_eq!(arrivals.find(b.number(), &token(2)).unwrap().length(), 8192);
+        assert_eq!(arrivals.find(b.number(), &token(1)).unwrap_err(), Refusal::WrongToken);
+        assert_eq!(arrivals.find(0, &token(1)).unwrap_err(), Refusal::Stale);
+        let number = a.number();
+        drop(a);
+        assert_eq!(arrivals.find(number, &token(1)).unwrap_err(), Refusal::Stale);
+        assert!(arrivals.find(b.number(), b.token()).is_ok());
+    }
+
+    #[test]
+    fn numbers_that_live_are_passed_over_when_they_begin_anew() {
+        let arrivals = Arc::new(Arrivals::default());
+        let first = arrivals.open(token(1), 4096).unwrap();
+        arrivals.workers.lock().last = u32::MAX;
+        let (zero, next) = (arrivals.open(token(2), 4096).unwrap(), arrivals.open(token(3), 4096).unwrap());
+        assert_eq!((first.number(), zero.number(), next.number()), (1, 0, 2));
+        assert!(arrivals.find(1, &token(1)).is_ok());
+    }
+
+    #[test]
+    fn who_comes_rings_and_is_taken_once_in_order() {
+        let arrivals = Arc::new(Arrivals::default());
+        let door = arrivals.open(token(1), 4096).unwrap();
+        let entrance = arrivals.find(door.number(), &token(1)).unwrap();
+        assert!(!door.has_news() && !is_ready(&**door.bell(), PollFlags::IN));
+        let peers: Vec<_> = (0..3)
+            .map(|from| {
+                let (arrival, peer) = arrival(from);
+                entrance.enter(arrival);
+                peer
+            })
+            .collect();
+        assert!(door.has_news() && is_ready(&**door.bell(), PollFlags::IN));
+        let taken: Vec<u8> = door.take().iter().map(|arrival| arrival.from[0]).collect();
+        assert_eq!(taken, [0, 1, 2]);
+        assert!(!door.has_news() && door.take().is_empty());
+        drop(peers);
+    }
+
+    #[test]
+    fn there_is_room_for_so_many() {
+        let arrivals = Arc::new(Arrivals::default());
+        let door = arrivals.open(token(1), 4096).unwrap();
+        let entrance = arrivals.find(door.number(), &token(1)).unwrap();
+        // One socket for all: descriptors are few.
+        let (one, _peer) = arrival(0);
+        let socket = |arrival: &Arrival| arrival.socket.try_clone().unwrap();
+        for _ in 0..10 {
+            assert!(entrance.has_room());
+            let memory = Mapping::anonymous(4096).unwrap();
+            entrance.enter(Arrival { socket: socket(&one), process: None, memory, from: [0; 16] });
+        }
+        assert!(entrance.has_room());
+        assert_eq!(door.take().len(), 10);
+        assert_eq!(MAX_WAITING, 1024);
+    }
+
+    #[test]
+    fn who_waits_when_the_worker_goes_or_comes_after_it_is_told() {
+        let arrivals = Arc::new(Arrivals::default());
+        let door = arrivals.open(token(1), 4096).unwrap();
+        let entrance = arrivals.find(door.number(), &token(1)).unwrap();
+        let (waits, peer) = arrival(1);
+        // As a fork's child has one.
+        let copy = waits.socket.try_clone().unwrap();
+        entrance.enter(waits);
+        assert!(!is_ready(&peer, PollFlags::RDHUP));
+        drop(door);
+        assert!(is_ready(&peer, PollFlags::RDHUP));
+        let (late, peer) = arrival(2);
+        let copies = (copy, late.socket.try_clone().unwrap());
+        entrance.enter(late);
+        assert!(is_ready(&peer, PollFlags::RDHUP));
+        drop(copies);
     }
 }

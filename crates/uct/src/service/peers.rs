@@ -257,7 +257,7 @@ impl Peers {
         deadline: &Deadline,
     ) -> Result<Connected, AttachError> {
         let (mut connection, process) = self.open(exporter, deadline)?;
-        connection.introduce(asked, memory.as_fd(), deadline).map_err(AttachError::of_service)?;
+        connection.introduce(asked, memory.as_fd(), deadline).map_err(of_introduction)?;
         Ok(Connected { socket: connection.socket(), process: Arc::new(process) })
     }
 
@@ -323,6 +323,21 @@ impl Peers {
             )),
             answer => answer.map_err(AttachError::of_service),
         }
+    }
+}
+
+/// An error of an introduction: other things than an importer's help against some.
+fn of_introduction(error: ConnectError) -> AttachError {
+    match error {
+        ConnectError::TimedOut { .. } => AttachError::Unreachable {
+            reason: error.to_string(),
+            remedy: "see whether the peer is stopped, or raise UCX_CONNECT_TIMEOUT",
+        },
+        ConnectError::NoResource => AttachError::Unreachable {
+            reason: "the peer has no room for another connection".to_owned(),
+            remedy: "have the peer make progress, and connect again",
+        },
+        error => AttachError::of_service(error),
     }
 }
 

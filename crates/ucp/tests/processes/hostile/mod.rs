@@ -2,9 +2,15 @@
 
 mod handles;
 mod importers;
+mod scribblers;
+mod victim;
+mod workers;
 
 pub use handles::*;
 pub use importers::*;
+pub use scribblers::*;
+pub use victim::victim;
+pub use workers::*;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;

@@ -14,7 +14,8 @@ use std::sync::Arc;
 
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
+use ucs::fork::{self, Generation};
 use ucs::mem::page::page_size;
 use ucs::mem::shared::BoundsError;
 use ucs::mem::{Mapping, MemError, Memfd};
@@ -59,6 +60,8 @@ struct ShmEp {
     _watching: Watching,
     /// There was no room for a message of so many bytes.
     wanted: Option<usize>,
+    /// How many messages are still taken once the peer is gone, counted by batches: its ring held no more, and nobody fills it again.
+    last: usize,
     /// It was told of as gone.
     is_over: bool,
 }
@@ -75,6 +78,7 @@ pub(super) struct ShmIface {
     epoll: OwnedFd,
     /// It was armed, and has not looked since.
     is_armed: bool,
+    generation: Generation,
 }
 
 impl ShmIface {
@@ -95,7 +99,8 @@ impl ShmIface {
             am_cost: LinearCost { base: 100e-9, per_byte: 0.05e-9 },
         };
         let context_uuid = *params.exports.uuid();
-        Ok(Self { attr, service, boot, context_uuid, door, eps: Places::new(), epoll, is_armed: false })
+        let (eps, generation) = (Places::new(), fork::generation());
+        Ok(Self { attr, service, boot, context_uuid, door, eps, epoll, is_armed: false, generation })
     }
 
     /// Adds an endpoint over memory that both sides have mapped; who connected sends by the first ring.
@@ -122,6 +127,7 @@ impl ShmIface {
             state,
             _watching: watching,
             wanted: None,
+            last: LINES as usize + 2 * BATCH,
             is_over: false,
         };
         let id = self.eps.add(ep);
@@ -189,10 +195,10 @@ impl ShmEp {
         }
     }
 
-    /// Has the peer wake this side, unless there is something to do already.
-    fn arm(&mut self) -> bool {
+    /// Has the peer wake this side from here on. `false`: there is something to do.
+    fn may_sleep(&mut self) -> bool {
         let is_full = self.wanted.is_none_or(|len| self.sends.arm(len));
-        is_full && self.receives.arm() && !self.state.is_gone()
+        is_full && self.receives.arm() && !self.state.is_gone() && !self.sends.is_corrupt()
     }
 
     fn wake(&self) {
@@ -203,6 +209,14 @@ impl ShmEp {
     /// Takes messages; answers how many, or why there will be no more.
     #[inline]
     fn receive(&mut self, id: EpId, sink: &mut dyn Sink) -> Result<usize, Gone> {
+        if self.sends.is_corrupt() {
+            return Err(Gone::Corrupt); // there will be no room ever again
+        }
+        // Before it is looked: what was sent before the end is there by then.
+        let is_gone = self.state.is_gone();
+        if is_gone {
+            self.last = self.last.checked_sub(BATCH).ok_or(Gone::Corrupt)?;
+        }
         for count in 0..BATCH {
             match self.receives.receive() {
                 Ok(Some(message)) => sink.am(id, message.tag(), &Bytes(&message)),
@@ -214,11 +228,18 @@ impl ShmEp {
                 return Ok(BATCH);
             }
         }
-        if self.sends.is_corrupt() {
-            return Err(Gone::Corrupt);
+        if is_gone { Err(Gone::Closed) } else { Ok(0) }
+    }
+}
+
+impl Drop for ShmIface {
+    fn drop(&mut self) {
+        // A fork's child has copies of the sockets: closing them here would tell nobody. Dropped in the child, they are the parent's.
+        if self.generation.is_current() {
+            self.eps.each(|_, ep| {
+                let _ = shutdown(&ep.socket, Shutdown::Both);
+            });
         }
-        // Asked again after the end was told: what was sent before it is there by then.
-        if self.state.is_gone() && self.receives.is_empty() { Err(Gone::Closed) } else { Ok(0) }
     }
 }
 
@@ -273,7 +294,7 @@ impl Iface for ShmIface {
         if let Some(ep) = self.eps.remove(ep) {
             // The set would go on telling of it while a fork's child has it open.
             let _ = epoll::delete(&self.epoll, &ep.socket);
-            let _ = rustix::net::shutdown(&ep.socket, rustix::net::Shutdown::Both);
+            let _ = shutdown(&ep.socket, Shutdown::Both);
         }
     }
 
@@ -327,7 +348,7 @@ impl Iface for ShmIface {
                 Ok(count) => told += count,
                 Err(why) => {
                     ep.is_over = true;
-                    // Its end would be told for ever, and nobody could sleep.
+                    // Else its end would be told by the set until it is disconnected, and nobody could sleep.
                     let _ = epoll::delete(epoll, &ep.socket);
                     sink.gone(id, why);
                     told += 1;
@@ -347,7 +368,7 @@ impl Iface for ShmIface {
     fn arm(&mut self) -> bool {
         self.is_armed = true;
         let mut idle = true;
-        self.eps.each(|_, ep| idle &= ep.is_over || ep.arm());
+        self.eps.each(|_, ep| idle &= ep.is_over || ep.may_sleep());
         let idle = idle && !self.door.has_news();
         if !idle {
             self.disarm();
