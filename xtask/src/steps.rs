@@ -295,6 +295,17 @@ pub(crate) const STEPS: &[Step] = &[
         },
     },
     Step {
+        name: "offload",
+        about: "what ./run demo offload shows works: bytes moved for a host that is stopped",
+        slow: false,
+        minutes: 15,
+        action: Action::Command {
+            argv: &["cargo", "run", "--locked", "-q", "--release", "-p", "rucx-cli", "--", "demo", "offload"],
+            env: &[],
+            prints: true,
+        },
+    },
+    Step {
         name: "torture",
         about: "the registration cache is never wrong, in a minute, and would be without protection",
         slow: true,

@@ -31,6 +31,7 @@ Examples:
   rucx demo                    export memory, use it from afar, revoke it
   rucx demo --size 1G          with 1 GiB
   rucx demo --tls shm --quiet  one line: did it work?
+  rucx demo offload            a DPU moves bytes for a HOST that does nothing
   rucx info                    what works here, what does not, and what to do
   rucx export --out handle     export memory from one terminal,
   rucx import handle --watch   and use it in another
@@ -81,6 +82,9 @@ enum Command {
     /// The importing side; `rucx demo` starts it
     #[command(hide = true)]
     DemoDpu,
+    /// The one that the importing side reaches by an endpoint; `rucx demo` starts it
+    #[command(hide = true)]
+    DemoPeer,
     /// What is measured against; `rucx perf` starts it
     #[command(hide = true)]
     PerfPeer,
@@ -107,6 +111,7 @@ fn main() -> ExitCode {
         Command::InfoProbe { call } => info::system::probe::main(call),
         Command::DemoHost => demo::host::main(inherited),
         Command::DemoDpu => demo::dpu::main(inherited),
+        Command::DemoPeer => demo::peer::main(inherited),
     }
 }
 
@@ -124,9 +129,11 @@ mod tests {
     #[test]
     fn help_fits_a_terminal() {
         let mut command = Cli::command();
+        let demo = command.find_subcommand_mut("demo").unwrap();
+        let offload = demo.find_subcommand_mut("offload").unwrap().render_long_help().to_string();
         let mut of = |name: &str| command.find_subcommand_mut(name).unwrap().render_long_help().to_string();
         let subcommands =
-            [of("demo"), of("info"), of("export"), of("import"), of("perf"), of("rcache-torture")];
+            [offload, of("demo"), of("info"), of("export"), of("import"), of("perf"), of("rcache-torture")];
         for text in subcommands.into_iter().chain([command.render_long_help().to_string()]) {
             assert!(text.lines().all(|line| line.chars().count() <= ui::WIDTH), "{text}");
         }

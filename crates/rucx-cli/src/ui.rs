@@ -37,6 +37,7 @@ const GOOD: Style = AnsiColor::Green.on_default().bold();
 const BAD: Style = AnsiColor::Red.on_default().bold();
 const HOST: Style = AnsiColor::Cyan.on_default().bold();
 const DPU: Style = AnsiColor::Magenta.on_default().bold();
+const PEER: Style = AnsiColor::Yellow.on_default().bold();
 
 /// Who speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +46,8 @@ pub(crate) enum Who {
     Host,
     /// The importing process.
     Dpu,
+    /// A third one, whose memory the importing process reaches by an endpoint.
+    Peer,
 }
 
 impl Who {
@@ -53,6 +56,7 @@ impl Who {
         match self {
             Self::Host => "HOST",
             Self::Dpu => "DPU",
+            Self::Peer => "PEER",
         }
     }
 
@@ -60,6 +64,7 @@ impl Who {
         match self {
             Self::Host => HOST,
             Self::Dpu => DPU,
+            Self::Peer => PEER,
         }
     }
 }

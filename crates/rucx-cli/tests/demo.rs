@@ -162,6 +162,68 @@ fn when_the_demo_is_killed_its_roles_die() {
 }
 
 #[test]
+fn a_dpu_moves_bytes_for_a_host_that_does_nothing() {
+    let output = finish(&mut rucx(&["demo", "offload", "--size", "8M"]));
+    let story = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{story}{}", text(&output.stderr));
+    assert_eq!(text(&output.stderr), "");
+    assert!(story.lines().all(|line| line.chars().count() <= 80 && line.trim_end() == line), "{story}");
+    let held = story.lines().filter(|line| line.contains("  ✓     ")).count();
+    let last = story.lines().last().unwrap_or_default();
+    assert!(held == 14 && last.starts_with("✓  all 14 checks held"), "{story}");
+    for part in ["is stopped", "of CPU time", "the HOST goes on"] {
+        assert!(story.contains(part), "{part}: {story}");
+    }
+    assert_no_secret(&story);
+    // An odd number of bytes has halves of different lengths.
+    let output = finish(&mut rucx(&["demo", "offload", "--size", "65537", "--quiet", "--tls", "shm"]));
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
+}
+
+#[test]
+fn offloading_tells_what_is_missing() {
+    for (tls, part) in
+        [("self", "the DPU can import the HOST's memory: "), ("cma", "allow self or shm in UCX_TLS")]
+    {
+        let output = finish(&mut rucx(&["demo", "offload", "--size", "4K", "--tls", tls]));
+        let story = text(&output.stdout);
+        assert_eq!(output.status.code(), Some(1), "{story}");
+        let flat = story.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(flat.contains(part) && story.contains("remedy: "), "{story}");
+    }
+    assert_eq!(finish(&mut rucx(&["demo", "--size", "4K", "offload"])).status.code(), Some(2));
+    assert_eq!(finish(&mut rucx(&["demo", "offload", "--size", "1"])).status.code(), Some(2));
+}
+
+#[test]
+fn whichever_role_of_three_dies_offloading_ends_and_says_so() {
+    for (role, name) in [("demo-host", "HOST"), ("demo-dpu", "DPU"), ("demo-peer", "PEER")] {
+        let mut demo = Running::start(&["demo", "offload", "--size", "64M"]);
+        demo.wait_for("connected to the PEER");
+        kill_process(demo.role(role), Signal::KILL).unwrap();
+        let (status, story) = demo.finish();
+        assert_eq!(status.code(), Some(1), "{story}");
+        let last = story.lines().last().unwrap_or_default();
+        assert!(last.starts_with(&format!("✗  {name} ended in part ")), "{story}");
+    }
+}
+
+#[test]
+fn a_stopped_host_does_not_outlive_the_demo() {
+    let mut demo = Running::start(&["demo", "offload", "--size", "64M"]);
+    demo.wait_for("is stopped");
+    let host = demo.role("demo-host");
+    kill_process(demo.pid(), Signal::KILL).unwrap();
+    demo.finish();
+    let deadline = Instant::now() + Duration::from_secs(5);
+    let path = format!("/proc/{}/cmdline", host.as_raw_nonzero());
+    while fs::read(&path).is_ok_and(|line| line.windows(5).any(|part| part == b"demo-")) {
+        assert!(Instant::now() < deadline, "it lives on");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
 fn who_stops_reading_ends_it_quietly() {
     let mut demo = Running::start(&["demo", "--size", "256M"]);
     let mut line = String::new();
@@ -185,7 +247,10 @@ fn help_has_examples_and_no_hidden_roles() {
     let help = text(&finish(&mut rucx(&["--help"])).stdout);
     assert!(help.contains("rucx demo --size 1G") && !help.contains("demo-host"), "{help}");
     let help = text(&finish(&mut rucx(&["demo", "--help"])).stdout);
-    assert!(help.contains("rucx demo --tls self") && help.contains("exit status"), "{help}");
+    assert!(
+        help.contains("rucx demo --tls self") && help.contains("offload") && help.contains("exit status"),
+        "{help}"
+    );
     let version = text(&finish(&mut rucx(&["--version"])).stdout);
     assert_eq!(version.trim(), concat!("rucx ", env!("CARGO_PKG_VERSION")));
 }

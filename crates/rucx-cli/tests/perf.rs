@@ -41,7 +41,8 @@ fn without_arguments_all_latencies_are_told_in_a_table() {
         let rows = story.lines().filter(|line| line.split(' ').next() == Some(test)).count();
         assert_eq!(rows, 4, "{story}");
     }
-    assert!(story.contains("messages by shm, put and get by shm") && story.contains("CPU "), "{story}");
+    assert_eq!(story.lines().filter(|line| line.starts_with("fadd")).count(), 1, "{story}");
+    assert!(story.contains("messages by shm, memory by shm") && story.contains("CPU "), "{story}");
     assert!(story.lines().last().is_some_and(|line| line.starts_with("✓  measured")), "{story}");
     assert_no_secret(&story);
 }
@@ -79,6 +80,31 @@ fn bandwidth_and_rate_have_no_latencies() {
     let rows = of["rows"].as_array().unwrap();
     let tests: Vec<_> = rows.iter().map(|row| (row["test"].as_str(), row["size"].as_u64())).collect();
     assert_eq!(tests, [(Some("am"), Some(8)), (Some("put"), Some(8))]);
+}
+
+#[test]
+fn operands_may_be_imported_memory() {
+    for mode in ["lat", "bw"] {
+        let of = document(&["--imported", "--mode", mode, "--size", "4,1000,100K"]);
+        assert_eq!(of["operands_by"], "shm");
+        let rows = of["rows"].as_array().unwrap();
+        assert_eq!(rows.len(), 10, "{of}");
+        for row in rows {
+            positive(row, &["iterations", "bytes_per_second", "messages_per_second", "mean_us"]);
+        }
+    }
+}
+
+#[test]
+fn atomics_are_of_words() {
+    let of = document(&["fadd", "--size", "4,8,100"]);
+    let rows = of["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 2, "{of}");
+    rows.iter().for_each(|row| positive(row, &["iterations", "p50_us", "messages_per_second"]));
+    assert_eq!(of["operands_by"], Value::Null);
+    let output = finish(&mut rucx(&short(&["fadd", "--size", "100"])));
+    let story = text(&output.stdout);
+    assert!(output.status.code() == Some(1) && story.contains("remedy: add a size of these"), "{story}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The two processes, as the demo sees them: started, asked, waited for within bounds, killed at the end.
+//! The processes, as the demo sees them: started, asked, waited for within bounds, killed at the end.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -8,6 +8,8 @@ use std::process::{self, ChildStdin, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::protocol::{Command, Fault, Report};
 use crate::frame::{self, FrameError};
@@ -48,10 +50,9 @@ enum Event {
     Bad(FrameError),
 }
 
-/// Both roles.
+/// The roles.
 pub(crate) struct Roles {
-    host: Child,
-    dpu: Child,
+    children: Vec<Child>,
     events: Receiver<(Who, Event)>,
     early: VecDeque<(Who, Report)>,
     patience: Duration,
@@ -59,17 +60,23 @@ pub(crate) struct Roles {
 }
 
 impl Roles {
-    /// Starts both, each with three pipes and of the environment with `variables` only. Each answer is waited for as long as
-    /// `patience` at most.
+    /// Starts these, each by its command, with three pipes and of the environment with `variables` only. Each answer is waited for as
+    /// long as `patience` at most.
     ///
     /// # Errors
     /// [`Failure::Start`].
-    pub(crate) fn start(variables: &[(OsString, OsString)], patience: Duration) -> Result<Self, Failure> {
+    pub(crate) fn start(
+        roles: &[(Who, &str)],
+        variables: &[(OsString, OsString)],
+        patience: Duration,
+    ) -> Result<Self, Failure> {
         let (to, events) = mpsc::channel();
-        let host = Child::start(Who::Host, "demo-host", variables, &to)?;
-        let dpu = Child::start(Who::Dpu, "demo-dpu", variables, &to)?;
+        let mut children = Vec::new();
+        for (who, command) in roles {
+            children.push(Child::start(*who, command, variables, &to)?);
+        }
         let during = "at the beginning".to_owned();
-        Ok(Self { host, dpu, events, early: VecDeque::new(), patience, during })
+        Ok(Self { children, events, early: VecDeque::new(), patience, during })
     }
 
     /// Says what is being done, for errors: `in part 1`.
@@ -82,8 +89,8 @@ impl Roles {
     /// # Errors
     /// The role has ended.
     pub(crate) fn tell(&mut self, who: Who, command: &Command) -> Result<(), Failure> {
-        let child = self.child(who);
-        match child.stdin.as_mut().map(|stdin| frame::send(stdin, command)) {
+        let stdin = self.child(who).and_then(|child| child.stdin.as_mut());
+        match stdin.map(|stdin| frame::send(stdin, command)) {
             Some(Ok(())) => Ok(()),
             Some(Err(error)) if !is_broken_pipe(&error) => Err(self.protocol(who, error.to_string())),
             _ => Err(self.ended(who)),
@@ -107,7 +114,7 @@ impl Roles {
                 Ok((from, Event::Report(report))) if from == who => return Ok(report),
                 Ok((from, Event::Report(report))) => self.early.push_back((from, report)),
                 Ok((from, Event::Closed)) => {
-                    if !self.child(from).is_killed {
+                    if self.child(from).is_none_or(|child| !child.is_killed) {
                         return Err(self.ended(from));
                     }
                 }
@@ -152,18 +159,26 @@ impl Roles {
     /// # Errors
     /// It cannot be killed.
     pub(crate) fn kill(&mut self, who: Who) -> io::Result<()> {
-        let child = self.child(who);
+        let Some(child) = self.child(who) else { return Ok(()) };
         child.is_killed = true;
         child.process.kill()?;
         child.process.wait()?;
         Ok(())
     }
 
-    fn child(&mut self, who: Who) -> &mut Child {
-        match who {
-            Who::Host => &mut self.host,
-            Who::Dpu => &mut self.dpu,
-        }
+    /// Sends a role a signal.
+    ///
+    /// # Errors
+    /// It has ended, or the kernel's.
+    pub(crate) fn signal(&mut self, who: Who, signal: Signal) -> Result<(), Failure> {
+        self.all_alive_now()?;
+        let Some(child) = self.child(who) else { return Ok(()) };
+        // It is ours and has not been waited for: the number is nobody else's.
+        Ok(kill_process(Pid::from_child(&child.process), signal).map_err(io::Error::from)?)
+    }
+
+    fn child(&mut self, who: Who) -> Option<&mut Child> {
+        self.children.iter_mut().find(|child| child.who == who)
     }
 
     /// Asked when something is not as it should be: that may come of a role's death, which then is what there is to tell.
@@ -174,15 +189,16 @@ impl Roles {
     pub(crate) fn all_alive(&mut self) -> Result<(), Failure> {
         let deadline = Instant::now() + LAST_SIGN;
         while Instant::now() < deadline {
-            for who in [Who::Host, Who::Dpu] {
-                let child = self.child(who);
-                if !child.is_killed && matches!(child.process.try_wait(), Ok(Some(_))) {
-                    return Err(self.ended(who));
-                }
-            }
+            self.all_alive_now()?;
             thread::sleep(Duration::from_millis(5));
         }
         Ok(())
+    }
+
+    fn all_alive_now(&mut self) -> Result<(), Failure> {
+        let ended = |child: &mut Child| !child.is_killed && matches!(child.process.try_wait(), Ok(Some(_)));
+        let who = self.children.iter_mut().find_map(|child| ended(child).then_some(child.who));
+        who.map_or(Ok(()), |who| Err(self.ended(who)))
     }
 
     fn protocol(&self, who: Who, error: String) -> Failure {
@@ -191,7 +207,14 @@ impl Roles {
 
     fn ended(&mut self, who: Who) -> Failure {
         let during = self.during.clone();
-        let child = self.child(who);
+        let Some(child) = self.child(who) else {
+            return Failure::Ended {
+                who,
+                during,
+                how: "it was not started".to_owned(),
+                last_words: String::new(),
+            };
+        };
         let how = child.status().map_or_else(|| "it has closed its pipes".to_owned(), describe);
         let last_words = child.last_words().map(|words| format!("; it said: {words}")).unwrap_or_default();
         Failure::Ended { who, during, how, last_words }
@@ -213,6 +236,7 @@ fn describe(status: ExitStatus) -> String {
 
 /// One role's process; killed when dropped.
 struct Child {
+    who: Who,
     process: process::Child,
     stdin: Option<ChildStdin>,
     /// Forwards its standard error; ends with the last line.
@@ -242,7 +266,7 @@ impl Child {
             .map_err(failed)?;
         let (stdin, stdout, stderr) = (process.stdin.take(), process.stdout.take(), process.stderr.take());
         // From here on dropping it kills the process.
-        let mut child = Self { process, stdin, errors: None, is_killed: false };
+        let mut child = Self { who, process, stdin, errors: None, is_killed: false };
         if let Some(mut stdout) = stdout {
             let to = to.clone();
             let read = move || loop {

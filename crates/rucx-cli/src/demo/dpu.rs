@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use ucp::{Context, ImportedRegion};
+use ucp::{Context, Features, ImportedRegion, RemoteRegion, Worker};
 
 use super::measure::measure;
 use super::protocol::{Command, Descriptor, Fault, Report};
@@ -16,12 +16,20 @@ use crate::units::in_nanos;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(crate) fn main(descriptors: Vec<Descriptor>) -> ExitCode {
-    role::serve(descriptors, |ctx| Dpu { imports: BTreeMap::new(), ctx })
+    let features = Features::EXPORTED_MEMH | Features::RMA;
+    role::serve(descriptors, features, |ctx| Dpu { imports: BTreeMap::new(), peer: None, ctx })
 }
 
 struct Dpu {
     imports: BTreeMap<u8, ImportedRegion>,
+    peer: Option<Peer>,
     ctx: Context,
+}
+
+/// The PEER, as the DPU reaches it.
+struct Peer {
+    memory: RemoteRegion,
+    worker: Worker,
 }
 
 impl Dpu {
@@ -48,6 +56,44 @@ impl Dpu {
         };
         self.imports.insert(slot, import);
         Ok(report)
+    }
+
+    fn connect(&mut self, address: &[u8], rkey: &[u8]) -> Result<Report, Fault> {
+        let start = Instant::now();
+        let worker = self.ctx.worker().map_err(fault)?;
+        let ep = worker.connect(address).map_err(fault)?;
+        let memory = ep.rkey_unpack(rkey).map_err(fault)?;
+        let report = Report::Connected {
+            messages: ep.info().transport.to_owned(),
+            memory: memory.transport().to_owned(),
+            len: memory.len(),
+            nanos: in_nanos(start.elapsed()),
+        };
+        self.peer = Some(Peer { memory, worker });
+        Ok(report)
+    }
+
+    /// The HOST's memory is the operand: no byte comes to lie in memory of this process that anybody would have to copy on.
+    fn offload(&self, slot: u8, time: Duration) -> Result<Report, Fault> {
+        let host = self.import(slot)?;
+        let Peer { memory, worker } = self.peer.as_ref().ok_or_else(|| mistake("no peer"))?;
+        let half = host.len() / 2;
+        let (mut pulled, mut pull_nanos, mut pushed, mut push_nanos) = (0, 0, 0, 0);
+        let begin = Instant::now();
+        while pulled == 0 || begin.elapsed() < time {
+            let start = Instant::now();
+            let slice = host.slice(..half).map_err(fault)?;
+            let slice = worker.wait(memory.get(0, slice), PATIENCE).map_err(fault)?;
+            pull_nanos += in_nanos(start.elapsed());
+            pulled += slice.len();
+            let start = Instant::now();
+            let slice = host.slice(half..).map_err(fault)?;
+            let slice = worker.wait(memory.put(half, slice), PATIENCE).map_err(fault)?;
+            worker.wait(memory.endpoint().flush(), PATIENCE).map_err(fault)?;
+            push_nanos += in_nanos(start.elapsed());
+            pushed += slice.len();
+        }
+        Ok(Report::Offloaded { pulled, pull_nanos, pushed, push_nanos })
     }
 
     fn read_on(&self, slot: u8, link: &mut Link) -> Result<Report, Fault> {
@@ -80,6 +126,8 @@ impl Role for Dpu {
             }
             Command::WritePast { slot, exporter } => Ok(past::write(self.import(slot)?, exporter)),
             Command::ReadOn { slot } => self.read_on(slot, link),
+            Command::Connect { address, rkey } => self.connect(&address.0, &rkey.0),
+            Command::Offload { slot, millis } => self.offload(slot, Duration::from_millis(millis)),
             Command::Fill { slot, seed } => role::fill(self.import(slot)?, seed),
             Command::Sum { slot } => role::sum(self.import(slot)?),
             Command::Load { slot, offset } => {

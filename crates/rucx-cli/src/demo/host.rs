@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use ucp::{Context, MemMap, PackedMemh, Region};
+use ucp::{Context, Features, MemMap, PackedMemh, Region};
 
 use super::bell;
 use super::measure::measure;
@@ -17,7 +17,11 @@ use crate::units::in_nanos;
 const AFTERWARDS: [u8; 4096] = [0xee; 4096];
 
 pub(crate) fn main(descriptors: Vec<Descriptor>) -> ExitCode {
-    role::serve(descriptors, |ctx| Host { exports: BTreeMap::new(), regions: BTreeMap::new(), ctx })
+    role::serve(descriptors, Features::EXPORTED_MEMH, |ctx| Host {
+        exports: BTreeMap::new(),
+        regions: BTreeMap::new(),
+        ctx,
+    })
 }
 
 struct Host {
@@ -98,6 +102,7 @@ impl Role for Host {
             Command::Revoke { slot } => self.revoke(slot),
             Command::Answer { region } => bell::answer(self.region(region)?).map_err(fault),
             Command::MeasureOwn { slot } => self.measure_own(slot),
+            Command::Usage {} => Ok(role::usage()),
             Command::Fill { slot, seed } => role::fill(self.region(slot)?, seed),
             Command::Sum { slot } => role::sum(self.region(slot)?),
             Command::Load { slot, offset } => {

@@ -6,7 +6,7 @@
 //!   └──────── commands ─────────┘ └───────── reports ────────┘
 //! ```
 //!
-//! Both roles are this program, executed anew. All arrows are pipes; the memory itself is what this is about.
+//! `rucx demo offload` has a third role, the PEER. All roles are this program, executed anew. All arrows are pipes; the memory itself is what this is about.
 
 mod bell;
 mod child;
@@ -14,7 +14,9 @@ pub(crate) mod dpu;
 pub(crate) mod host;
 pub(crate) mod isolation;
 mod measure;
+mod offload;
 mod past;
+pub(crate) mod peer;
 mod protocol;
 mod role;
 mod secrecy;
@@ -31,7 +33,7 @@ use self::child::{Failure, Roles};
 use self::protocol::Descriptor;
 use self::stage::Stage;
 use crate::settings;
-use crate::ui::{self, Ui};
+use crate::ui::{self, Ui, Who};
 
 /// What `rucx demo --help` says.
 pub(crate) const ABOUT: &str = "\
@@ -47,18 +49,38 @@ Examples:
   rucx demo               64 MiB, all transports
   rucx demo --size 1G     1 GiB
   rucx demo --tls self    what fails when no transport reaches the other side
-  rucx demo --quiet       the last line only";
+  rucx demo --quiet       the last line only
+  rucx demo offload       a DPU moves bytes between a HOST that does nothing,
+                          not even run, and a third process";
 
 /// The least memory that the steps need.
 const LEAST: u64 = 4096;
 
 /// Arguments of `rucx demo`.
 #[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    story: Option<Story>,
+    #[command(flatten)]
+    options: Options,
+}
+
+/// Another story than the first one.
+#[derive(Debug, clap::Subcommand)]
+enum Story {
+    /// A DPU moves bytes for a HOST that sleeps, and is stopped
+    #[command(long_about = offload::ABOUT, after_help = offload::EXAMPLES)]
+    Offload(Options),
+}
+
+/// Options of all stories.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
     /// How much memory to export: 8192, 4K, 1M, 2G
     #[arg(long, value_name = "BYTES", default_value = "64M", value_parser = size)]
     size: Bytes,
-    /// Transports both processes may use, as UCX_TLS: shm,self
+    /// Transports all processes may use, as UCX_TLS: shm,self
     #[arg(long, value_name = "LIST", value_parser = NonEmptyStringValueParser::new())]
     tls: Option<String>,
     /// Print the last line only
@@ -78,8 +100,12 @@ fn patience(size: u64) -> Duration {
 
 /// Runs the demo. `inherited`: the descriptors this process was started with.
 pub(crate) fn run(args: &Args, inherited: &[Descriptor]) -> ExitCode {
-    let mut ui = Ui::new(args.quiet);
-    match play(args, inherited, &mut ui) {
+    let (story, options) = match &args.story {
+        None => (None, &args.options),
+        Some(story @ Story::Offload(options)) => (Some(story), options),
+    };
+    let mut ui = Ui::new(options.quiet);
+    match play(story, options, inherited, &mut ui) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         // Who has closed the pipe does not want to read on.
@@ -98,13 +124,28 @@ pub(crate) fn run(args: &Args, inherited: &[Descriptor]) -> ExitCode {
     }
 }
 
-fn play(args: &Args, inherited: &[Descriptor], ui: &mut Ui) -> Result<bool, Failure> {
-    let variables = settings::variables(args.tls.as_deref());
+fn play(
+    story: Option<&Story>,
+    options: &Options,
+    inherited: &[Descriptor],
+    ui: &mut Ui,
+) -> Result<bool, Failure> {
+    let variables = settings::variables(options.tls.as_deref());
     let settings = settings::in_words(&variables);
-    ui.title(concat!("rucx ", env!("CARGO_PKG_VERSION"), " demo"), &settings)?;
-    let size = args.size.get();
-    let roles = Roles::start(&variables, patience(size))?;
-    steps::all(&mut Stage::new(ui, roles, size), inherited)
+    let title = match story {
+        None => concat!("rucx ", env!("CARGO_PKG_VERSION"), " demo"),
+        Some(Story::Offload(_)) => concat!("rucx ", env!("CARGO_PKG_VERSION"), " demo offload"),
+    };
+    ui.title(title, &settings)?;
+    let size = options.size.get();
+    let all = [(Who::Host, "demo-host"), (Who::Dpu, "demo-dpu"), (Who::Peer, "demo-peer")];
+    let roles = if story.is_some() { &all[..] } else { &all[..2] };
+    let roles = Roles::start(roles, &variables, patience(size))?;
+    let mut stage = Stage::new(ui, roles, size);
+    match story {
+        None => steps::all(&mut stage, inherited),
+        Some(Story::Offload(_)) => offload::play(&mut stage, inherited),
+    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What the demo and its two roles say to each other: a command, then its answer.
+//! What the demo and its roles say to each other: a command, then its answer.
 
 use crate::frame::{Secret, messages, record};
 
@@ -75,14 +75,22 @@ messages! {
         9 WritePast { slot: u8, exporter: u32 },
         /// DPU: read the first page until that is refused.
         10 ReadOn { slot: u8 },
-        /// Both: write a pattern all over a region or import.
+        /// All: write a pattern all over a region or import.
         11 Fill { slot: u8, seed: u64 },
-        /// Both: read all of it.
+        /// All: read all of it.
         12 Sum { slot: u8 },
         /// Both: read a word.
         13 Load { slot: u8, offset: u64 },
         /// Both: write a word.
         14 Store { slot: u8, offset: u64, value: u64 },
+        /// HOST: how much CPU time have you taken?
+        15 Usage {},
+        /// PEER: map memory, and make a worker.
+        16 Meet { size: u64 },
+        /// DPU: connect to the PEER.
+        17 Connect { address: Secret, rkey: Secret },
+        /// DPU: the first half of the import from the PEER's memory, the second half to it; over and over for so long.
+        18 Offload { slot: u8, millis: u64 },
     }
 }
 
@@ -125,6 +133,14 @@ messages! {
         12 Reading {},
         /// To `ReadOn`, at last: reads that saw the page as it was, and others; why it ended.
         13 Refused { same: u64, other: u64, fault: Fault },
+        /// To `Usage`.
+        14 Used { nanos: u64 },
+        /// To `Meet`.
+        15 Met { address: Secret, rkey: Secret, nanos: u64 },
+        /// To `Connect`: the transport of messages and that of memory, whose bytes there are so many.
+        16 Connected { messages: String, memory: String, len: u64, nanos: u64 },
+        /// To `Offload`.
+        17 Offloaded { pulled: u64, pull_nanos: u64, pushed: u64, push_nanos: u64 },
     }
 }
 

@@ -1,9 +1,10 @@
-//! What both roles do alike: commands from standard input, answers to standard output.
+//! What all roles do alike: commands from standard input, answers to standard output.
 
 use std::io::{self, IsTerminal, StdinLock, StdoutLock};
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use rustix::time::{ClockId, clock_gettime};
 use ucp::{AccessError, Context, Features, ImportError, MapError, MdResults};
 
 use super::isolation;
@@ -37,14 +38,18 @@ impl Link {
     }
 }
 
-/// Answers the demo's commands until it closes the pipe.
-pub(crate) fn serve<R: Role>(descriptors: Vec<Descriptor>, make: impl FnOnce(Context) -> R) -> ExitCode {
+/// Answers the demo's commands until it closes the pipe, with a context of these features.
+pub(crate) fn serve<R: Role>(
+    descriptors: Vec<Descriptor>,
+    features: Features,
+    make: impl FnOnce(Context) -> R,
+) -> ExitCode {
     if io::stdin().is_terminal() || io::stdout().is_terminal() {
         complain("this is a part of `rucx demo`, which starts it by itself");
         return ExitCode::from(2);
     }
     let mut link = Link { from: io::stdin().lock(), to: io::stdout().lock() };
-    match converse(&mut link, descriptors, make) {
+    match converse(&mut link, descriptors, features, make) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             complain(&format!("talking to the demo: {error}"));
@@ -56,13 +61,14 @@ pub(crate) fn serve<R: Role>(descriptors: Vec<Descriptor>, make: impl FnOnce(Con
 fn converse<R: Role>(
     link: &mut Link,
     descriptors: Vec<Descriptor>,
+    features: Features,
     make: impl FnOnce(Context) -> R,
 ) -> Result<(), FrameError> {
     let Some(Command::Hello { parent }) = frame::receive(&mut link.from)? else {
         return Err(FrameError::Malformed("the first command is Hello"));
     };
     parent::die_with(parent)?;
-    let ctx = match Context::builder().features(Features::EXPORTED_MEMH).build() {
+    let ctx = match Context::builder().features(features).build() {
         Ok(ctx) => ctx,
         Err(error) => {
             link.send(&Report::Failed { fault: fault(error) })?;
@@ -122,6 +128,13 @@ fn moved(
     })
     .map_err(|error: AccessError| fault(error))?;
     Ok(Report::Moved { bytes: size, crc, nanos })
+}
+
+/// How much CPU time this process has taken, all threads together: what `getrusage(2)` has, in nanoseconds.
+pub(crate) fn usage() -> Report {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    let nanos = Duration::try_from(time).map_or(0, in_nanos);
+    Report::Used { nanos }
 }
 
 /// What transports said, for the demo.

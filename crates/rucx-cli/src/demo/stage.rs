@@ -69,6 +69,11 @@ impl<'a> Stage<'a> {
         self.roles.ask(Who::Dpu, command)
     }
 
+    /// Asks the PEER.
+    pub(crate) fn peer(&mut self, command: &Command) -> Result<Report, Failure> {
+        self.roles.ask(Who::Peer, command)
+    }
+
     /// The last line. Whether all checks held, and there were some.
     pub(crate) fn close(&mut self) -> Result<bool, Failure> {
         let all = self.held + self.failed.len();

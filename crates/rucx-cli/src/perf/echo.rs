@@ -5,63 +5,75 @@ use std::collections::VecDeque;
 use ucp::Request;
 
 use super::Problem;
+use super::operand::Operand;
 use super::side::{Came, Far, LAST, MESSAGE, Place, Side};
 
 /// Messages under way at once, at most; and how many bytes they may be together.
 const WINDOW: u64 = 64;
 const WINDOW_BYTES: u64 = 16 << 20;
 
-/// The last byte of the last put. The others count from 1 up to the one before, over and over.
-pub(super) const LAST_PUT: u8 = u8::MAX;
-
-/// The last byte of the put after that with `byte`.
-pub(super) fn next(byte: u8) -> u8 {
-    byte % (LAST_PUT - 1) + 1
-}
+/// The last byte of the last put. Those of the others are 1 and 2 by turns: the operands need not be written while they are timed.
+const LAST_PUT: u8 = u8::MAX;
 
 /// How many messages of that size may be under way at once.
 pub(super) fn window(size: u64) -> usize {
     usize::try_from((WINDOW_BYTES / size.max(1)).clamp(2, WINDOW)).unwrap_or(2)
 }
 
-/// An operand of that size.
-pub(super) fn operand(size: u64) -> Vec<u8> {
-    vec![0x5a; usize::try_from(size).unwrap_or(usize::MAX)]
+/// Puts to one place, by turns of the one operand and of the other.
+#[derive(Debug)]
+pub(super) struct Puts<'a> {
+    side: &'a Side,
+    far: &'a Far,
+    place: Place,
+    data: [Operand; 2],
+    turn: u8,
 }
 
-/// Puts to the other side, whose last byte is `byte`.
-#[inline]
-pub(super) fn put(side: &Side, far: &Far, place: Place, data: &mut Vec<u8>, byte: u8) -> Result<(), Problem> {
-    if let Some(last) = data.last_mut() {
-        *last = byte;
+impl<'a> Puts<'a> {
+    pub(super) fn new(side: &'a Side, far: &'a Far, size: u64) -> Result<Self, Problem> {
+        let data = [far.operand(size, 1)?, far.operand(size, 2)?];
+        Ok(Self { side, far, place: Place::of(size), data, turn: 0 })
     }
-    *data = side.finish(far.memory.put(place.offset, std::mem::take(data)))?;
-    Ok(())
+
+    /// Puts the next.
+    #[inline]
+    pub(super) fn put(&mut self) -> Result<(), Problem> {
+        let data = &mut self.data[usize::from(self.turn % 2)];
+        *data = self.side.finish(self.far.memory.put(self.place.offset, std::mem::take(data)))?;
+        self.turn ^= 1;
+        Ok(())
+    }
+
+    /// Puts the last: its last byte alone.
+    pub(super) fn last(&self) -> Result<(), Problem> {
+        self.side.finish(self.far.memory.put(self.place.end - 1, vec![LAST_PUT])).map(drop)
+    }
 }
 
 /// Answers each put with one of the same last byte, until the last.
 pub(super) fn puts(side: &Side, far: &Far, size: u64) -> Result<(), Problem> {
-    let (place, mut data, mut last) = (Place::of(size), operand(size), 0);
+    let (place, mut puts, mut last) = (Place::of(size), Puts::new(side, far, size)?, 0);
     loop {
         last = side.changed(place, last)?;
         if last == LAST_PUT {
             return Ok(());
         }
-        put(side, far, place, &mut data, last)?;
+        puts.put()?;
     }
 }
 
 /// Answers each message with one, until the last.
 pub(super) fn messages(side: &Side, far: &Far, size: u64) -> Result<(), Problem> {
-    let (mut room, mut seen) = (operand(size), side.messages());
-    let mut sent: Option<Request<Vec<u8>>> = None;
+    let (mut room, mut seen) = (far.operand(size, 2)?, side.messages());
+    let mut sent: Option<Request<Operand>> = None;
     loop {
         if side.receive(&mut seen, &mut room)? == Came::Last {
             return Ok(());
         }
         let data = match sent.take() {
             Some(request) => side.finish(request)?,
-            None => operand(size),
+            None => far.operand(size, 1)?,
         };
         sent = Some(far.ep.am_send(MESSAGE, b"", data));
     }
@@ -69,15 +81,15 @@ pub(super) fn messages(side: &Side, far: &Far, size: u64) -> Result<(), Problem>
 
 /// Takes messages until the last, then sends one.
 pub(super) fn take(side: &Side, far: &Far, size: u64) -> Result<(), Problem> {
-    let mut rooms: Vec<Vec<u8>> = Vec::new();
-    let mut coming: VecDeque<Request<Vec<u8>>> = VecDeque::new();
+    let mut rooms: Vec<Operand> = Vec::new();
+    let mut coming: VecDeque<Request<Operand>> = VecDeque::new();
     let (mut ended, mut pace) = (false, side.pace());
     loop {
         if side.worker.progress() > 0 {
             pace = side.pace();
         }
         while let Some(message) = side.announced() {
-            let room = rooms.pop().unwrap_or_else(|| operand(size));
+            let room = rooms.pop().map_or_else(|| far.operand(size, 2), Ok)?;
             coming.push_back(message.recv_data(room));
         }
         while coming.front().is_some_and(Request::is_ended) {
@@ -99,16 +111,6 @@ pub(super) fn last_message(side: &Side, far: &Far) -> Result<(), Problem> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn bytes_of_puts_change_and_are_never_the_last() {
-        let mut byte = 0;
-        for _ in 0..1000 {
-            let after = next(byte);
-            assert!(after != byte && after != LAST_PUT && after != 0);
-            byte = after;
-        }
-    }
 
     #[test]
     fn windows() {

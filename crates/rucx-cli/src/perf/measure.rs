@@ -2,13 +2,15 @@
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
+use std::hint::black_box;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use ucp::Request;
 
 use super::child::Child;
-use super::echo::{self, LAST_PUT, next, operand, window};
+use super::echo::{self, Puts, window};
+use super::operand::{Operand, Operands};
 use super::place::{Placement, stay_on};
 use super::protocol::{ANY_CPU, Answer, Command};
 use super::samples::{Samples, Sorted};
@@ -55,16 +57,16 @@ impl Bench {
         tls: Option<&str>,
         variables: &[(OsString, OsString)],
         placement: &Placement,
-        largest: u64,
+        (largest, imported): (u64, bool),
     ) -> Result<Self, Problem> {
         let child = Rc::new(Child::start(variables)?);
         let (watched, spins) = (Rc::clone(&child), placement.spins());
-        let side = Side::new(tls, largest, spins, Box::new(move || watched.check()))?;
-        let (address, rkey) = side.card()?;
+        let side = Side::new(tls, (largest, imported), spins, Box::new(move || watched.check()))?;
+        let card = side.card()?;
         let (parent, cpu) = (std::process::id(), placement.peer.unwrap_or(ANY_CPU));
-        let hello = Command::Hello { parent, cpu, spins, size: largest, address, rkey };
+        let hello = Command::Hello { parent, cpu, spins, size: largest, card };
         let far = match child.ask(&hello)? {
-            Answer::Ready { address, rkey } => side.connect(&address, &rkey)?,
+            Answer::Ready { card } => side.connect(&card)?,
             other => return Err(child.unexpected(other)),
         };
         // Now: the threads that were started before go where there is room.
@@ -75,6 +77,14 @@ impl Bench {
     /// The transport of messages, and that of memory.
     pub(super) fn transports(&self) -> (&'static str, &'static str) {
         (self.far.ep.info().transport, self.far.memory.transport())
+    }
+
+    /// The transport of imported memory, where operands are of that.
+    pub(super) fn imported(&self) -> Option<&'static str> {
+        match &self.far.operands {
+            Operands::Own => None,
+            Operands::Imported(memory) => Some(memory.transport()),
+        }
     }
 
     /// Has the peer end.
@@ -88,6 +98,8 @@ impl Bench {
             (Test::Put, Mode::Lat) => self.put_latency(plan),
             (Test::Get, Mode::Lat) => self.get_latency(plan),
             (Test::Am, Mode::Lat) => self.am_latency(plan),
+            (Test::Fadd, Mode::Lat) => each(plan, 1, || self.fetch_add(plan.size)),
+            (Test::Fadd, _) => many(plan, || self.fetch_add(plan.size), || Ok(())),
             (Test::Put, _) => self.put_stream(plan),
             (Test::Get, _) => self.get_stream(plan),
             (Test::Am, _) => self.am_stream(plan),
@@ -112,27 +124,26 @@ impl Bench {
         let (side, far, place) = (&self.side, &self.far, Place::of(plan.size));
         side.clear(place)?;
         self.begin(&Command::EchoPuts { size: plan.size })?;
-        let (mut data, mut byte) = (operand(plan.size), 0);
+        let (mut puts, mut last) = (Puts::new(side, far, plan.size)?, 0);
         let measured = each(plan, 2, || {
-            let old = byte;
-            byte = next(old);
-            echo::put(side, far, place, &mut data, byte)?;
-            side.changed(place, old).map(drop)
+            puts.put()?;
+            last = side.changed(place, last)?;
+            Ok(())
         })?;
-        echo::put(side, far, place, &mut data, LAST_PUT)?;
+        puts.last()?;
         self.done()?;
         Ok(measured)
     }
 
     fn get_latency(&self, plan: &Plan) -> Result<Measured, Problem> {
-        let (place, mut data) = (Place::of(plan.size), operand(plan.size));
+        let (place, mut data) = (Place::of(plan.size), self.far.operand(plan.size, 1)?);
         each(plan, 1, || self.get(place, &mut data))
     }
 
     fn am_latency(&self, plan: &Plan) -> Result<Measured, Problem> {
         let (side, far) = (&self.side, &self.far);
         self.begin(&Command::EchoMessages { size: plan.size })?;
-        let (mut data, mut room) = (operand(plan.size), operand(plan.size));
+        let (mut data, mut room) = (far.operand(plan.size, 1)?, far.operand(plan.size, 2)?);
         let mut seen = side.messages();
         let measured = each(plan, 2, || {
             let sent = far.ep.am_send(MESSAGE, b"", std::mem::take(&mut data));
@@ -147,7 +158,7 @@ impl Bench {
 
     fn put_stream(&self, plan: &Plan) -> Result<Measured, Problem> {
         let (side, far, place) = (&self.side, &self.far, Place::of(plan.size));
-        let mut data = operand(plan.size);
+        let mut data = far.operand(plan.size, 1)?;
         let one = || {
             data = side.finish(far.memory.put(place.offset, std::mem::take(&mut data)))?;
             Ok(())
@@ -156,24 +167,36 @@ impl Bench {
     }
 
     fn get_stream(&self, plan: &Plan) -> Result<Measured, Problem> {
-        let (place, mut data) = (Place::of(plan.size), operand(plan.size));
+        let (place, mut data) = (Place::of(plan.size), self.far.operand(plan.size, 1)?);
         many(plan, || self.get(place, &mut data), || Ok(()))
     }
 
     #[inline]
-    fn get(&self, place: Place, data: &mut Vec<u8>) -> Result<(), Problem> {
+    fn get(&self, place: Place, data: &mut Operand) -> Result<(), Problem> {
         *data = self.side.finish(self.far.memory.get(place.offset, std::mem::take(data)))?;
+        Ok(())
+    }
+
+    /// One is added to the word of that size.
+    #[inline]
+    fn fetch_add(&self, size: u64) -> Result<(), Problem> {
+        let memory = &self.far.memory;
+        let before = match size {
+            4 => memory.fetch_add(0, 1_u32).map(u64::from),
+            _ => memory.fetch_add(0, 1_u64),
+        };
+        black_box(before.map_err(|error| Problem::of("add", error))?);
         Ok(())
     }
 
     fn am_stream(&self, plan: &Plan) -> Result<Measured, Problem> {
         let (side, far, most) = (&self.side, &self.far, window(plan.size));
         self.begin(&Command::Take { size: plan.size })?;
-        let mut spare: Vec<Vec<u8>> = Vec::new();
-        let mut under_way: VecDeque<Request<Vec<u8>>> = VecDeque::new();
+        let mut spare: Vec<Operand> = Vec::new();
+        let mut under_way: VecDeque<Request<Operand>> = VecDeque::new();
         let before = side.messages();
         let one = || {
-            let data = spare.pop().unwrap_or_else(|| operand(plan.size));
+            let data = spare.pop().map_or_else(|| far.operand(plan.size, 1), Ok)?;
             under_way.push_back(far.ep.am_send(MESSAGE, b"", data));
             // Those that have ended give their operands back; where there are too many, the oldest is waited for.
             while under_way.len() >= most || under_way.front().is_some_and(Request::is_ended) {

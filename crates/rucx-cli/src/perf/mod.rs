@@ -11,6 +11,7 @@
 mod child;
 mod echo;
 mod measure;
+mod operand;
 pub(crate) mod peer;
 mod place;
 mod protocol;
@@ -36,9 +37,9 @@ use crate::ui::{self, Ui};
 
 /// What `rucx perf --help` says.
 pub(crate) const ABOUT: &str = "\
-Starts a second process, and measures what goes between the two: put and get
-by rkey, and active messages. Each process has a CPU of its own, if there are
-two. Without a TEST: all of them.
+Starts a second process, and measures what goes between the two: put, get and
+fetch-and-add by rkey, and active messages. Each process has a CPU of its own,
+if there are two. Without a TEST: all of them.
 
 Latency (--mode lat) is the time of one operation. For put and am it is half a
 round trip: each side waits for the other's, put's by looking at the last byte
@@ -52,6 +53,7 @@ Examples:
   rucx perf put --size 8,64K,1M    of one test, at these sizes
   rucx perf am --mode bw           bandwidth of messages
   rucx perf put get --mode rate    how many operations of 8 bytes a second
+  rucx perf put --imported         from memory of another process's
   rucx perf --tls shm --json       for programs
 
 The same in C UCX:
@@ -60,6 +62,7 @@ The same in C UCX:
   rucx perf put                ucx_perftest -t ucp_put_lat
   rucx perf put --mode bw      ucx_perftest -t ucp_put_bw
   rucx perf get                ucx_perftest -t ucp_get
+  rucx perf fadd               ucx_perftest -t ucp_fadd
   ... --mode rate              ... -s 8, the rate it prints
 Its columns are in microseconds, too; its MB/s are of 1048576 bytes, the GB/s
 here of 10^9. Times contain one look at the clock: the first lines say how
@@ -87,6 +90,14 @@ pub(crate) enum Test {
     Get,
     /// Active messages
     Am,
+    /// Atomic fetch-and-add on the peer's memory, of 4 or 8 bytes
+    Fadd,
+}
+
+impl Test {
+    fn takes(self, size: u64) -> bool {
+        self != Self::Fadd || size == 4 || size == 8
+    }
 }
 
 /// What of it.
@@ -129,6 +140,9 @@ pub(crate) struct Args {
     /// Transports both processes may use, as UCX_TLS: shm,self
     #[arg(long, value_name = "LIST", value_parser = NonEmptyStringValueParser::new())]
     tls: Option<String>,
+    /// Operands are imported memory: each process exports some to the other
+    #[arg(long)]
+    imported: bool,
     /// Print one JSON document
     #[arg(long)]
     json: bool,
@@ -229,13 +243,19 @@ fn play(args: &Args, ui: &mut Ui, report: &mut Report) -> Result<(), Stopped> {
     let variables = settings::variables(args.tls.as_deref());
     ui.title(concat!("rucx ", env!("CARGO_PKG_VERSION"), " perf"), &settings::in_words(&variables))?;
     let (tests, sizes) = (args.tests(), args.sizes());
+    if let Some(test) = args.tests.iter().find(|test| !sizes.iter().any(|size| test.takes(*size))) {
+        let what = format!("{} of no size that was asked for", name_of(*test));
+        let problem =
+            Problem::new(what, "it is of words: 4 bytes or 8", "add a size of these, or leave it out");
+        return Err(problem.into());
+    }
     let placement = Placement::choose();
     let largest = sizes.iter().copied().max().unwrap_or(0);
-    let mut bench = Bench::start(args.tls.as_deref(), &variables, &placement, largest)?;
+    let mut bench = Bench::start(args.tls.as_deref(), &variables, &placement, (largest, args.imported))?;
     report.begin(&bench, &placement);
     report.head(ui)?;
     for test in tests {
-        for size in &sizes {
+        for size in sizes.iter().filter(|size| test.takes(**size)) {
             let plan = Plan {
                 test,
                 mode: args.mode,

@@ -61,15 +61,17 @@ fn serve() -> Result<(), FrameError> {
 }
 
 fn meet(hello: &Command) -> Result<(Side, Far, Answer), Problem> {
-    let Command::Hello { cpu, spins, size, address, rkey, .. } = hello else {
+    let Command::Hello { cpu, spins, size, card, .. } = hello else {
         return Err(out_of_place());
     };
+    // Each does for the other one what that does for it.
+    let exports = !card.handle.0.is_empty();
     // When the other side ends, this process is killed.
-    let side = Side::new(None, *size, *spins, Box::new(|| Ok(())))?;
-    let far = side.connect(address, rkey)?;
-    let (address, rkey) = side.card()?;
+    let side = Side::new(None, (*size, exports), *spins, Box::new(|| Ok(())))?;
+    let far = side.connect(card)?;
+    let card = side.card()?;
     stay_on(Some(*cpu).filter(|cpu| *cpu != ANY_CPU));
-    Ok((side, far, Answer::Ready { address, rkey }))
+    Ok((side, far, Answer::Ready { card }))
 }
 
 fn play(side: &Side, far: &Far, command: &Command) -> Result<(), Problem> {

@@ -18,8 +18,10 @@ pub(super) struct Report {
     pub(super) error: Option<Problem>,
     /// The transport of messages; null if it came to none.
     messages_by: Option<&'static str>,
-    /// That of put and get.
+    /// That of put, get and fadd.
     memory_by: Option<&'static str>,
+    /// That of the imported memory that operands are of; null: they are the process's own.
+    operands_by: Option<&'static str>,
     placement: Placement,
     /// What one look at the clock takes.
     clock_us: f64,
@@ -52,6 +54,7 @@ impl Default for Report {
             error: None,
             messages_by: None,
             memory_by: None,
+            operands_by: None,
             placement: Placement::default(),
             clock_us: 0.0,
             rows: Vec::new(),
@@ -65,6 +68,7 @@ impl Report {
     pub(super) fn begin(&mut self, bench: &Bench, placement: &Placement) {
         let (messages, memory) = bench.transports();
         (self.messages_by, self.memory_by) = (Some(messages), Some(memory));
+        self.operands_by = bench.imported();
         self.placement = placement.clone();
         self.clock_us = micros(Duration::from_nanos(clock_ps())) / 1000.0;
     }
@@ -72,8 +76,12 @@ impl Report {
     /// What is known before the first row.
     pub(super) fn head(&self, ui: &mut Ui) -> io::Result<()> {
         let by = |name: Option<&'static str>| name.unwrap_or("nothing");
-        let how = format!("messages by {}, put and get by {}", by(self.messages_by), by(self.memory_by));
+        let how = format!("messages by {}, memory by {}", by(self.messages_by), by(self.memory_by));
         ui.figure("transports", "", &how, Tone::Plain)?;
+        if let Some(by) = self.operands_by {
+            let whose = format!("memory of the other process, imported over {by}");
+            ui.figure("operands", "", &whose, Tone::Plain)?;
+        }
         ui.figure("placement", "", &self.placement.words, Tone::Plain)?;
         let clock = format!("{} a look; each latency contains one", units::time(clock_ps()));
         ui.figure("clock", "", &clock, Tone::Plain)?;

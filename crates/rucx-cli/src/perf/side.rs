@@ -6,9 +6,13 @@ use std::fmt;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use ucp::{AmMessage, Context, Endpoint, Features, MemMap, Region, RemoteRegion, Request, Worker};
+use ucp::{
+    AmMessage, Context, Endpoint, Features, MemMap, PackedMemh, Region, RemoteRegion, Request, Worker,
+};
 
 use super::Problem;
+use super::operand::{Operand, Operands};
+use super::protocol::Card;
 use crate::frame::Secret;
 
 /// How long one side waits for the other.
@@ -33,6 +37,8 @@ pub(super) type Alive = Box<dyn Fn() -> Result<(), Problem>>;
 pub(super) struct Side {
     pub(super) worker: Worker,
     pub(super) region: Region,
+    /// Memory for the other one's operands, where those are to be imported.
+    exported: Option<(Region, PackedMemh)>,
     ctx: Context,
     inbox: Rc<Inbox>,
     spins: u32,
@@ -44,6 +50,7 @@ pub(super) struct Side {
 pub(super) struct Far {
     pub(super) ep: Endpoint,
     pub(super) memory: RemoteRegion,
+    pub(super) operands: Operands,
 }
 
 /// What has come.
@@ -55,9 +62,15 @@ pub(super) enum Came {
 }
 
 impl Side {
-    /// A worker, and memory with room for operands of `largest` bytes.
-    pub(super) fn new(tls: Option<&str>, largest: u64, spins: u32, alive: Alive) -> Result<Self, Problem> {
-        let mut builder = Context::builder().features(Features::AM | Features::RMA);
+    /// A worker, and memory with room for operands of `largest` bytes; with `exports`, also memory for the other one's operands.
+    pub(super) fn new(
+        tls: Option<&str>,
+        (largest, exports): (u64, bool),
+        spins: u32,
+        alive: Alive,
+    ) -> Result<Self, Problem> {
+        let features = Features::AM | Features::RMA | Features::AMO64 | Features::EXPORTED_MEMH;
+        let mut builder = Context::builder().features(features);
         if let Some(tls) = tls {
             builder = builder.set("UCX_TLS", tls);
         }
@@ -75,32 +88,45 @@ impl Side {
             })
             .and_then(|()| worker.am_handler(LAST, move |_| last.ended.set(true)));
         handlers.map_err(|error| Problem::of("handle messages", error))?;
-        let bytes = usize::try_from(Place::of(largest).end).map_err(|_| {
-            Problem::new("too large a size", "this machine cannot address it", "measure less")
-        })?;
-        let region =
-            ctx.mem_map(MemMap::allocate(bytes)).map_err(|error| Problem::of("map memory", error))?;
-        // Its pages are there before anything is timed.
-        let pages = vec![0x5a; bytes];
-        region.write(0, &pages).map_err(|error| Problem::of("write memory", error))?;
-        Ok(Self { worker, region, ctx, inbox, spins, alive })
+        let region = mapped(&ctx, Place::of(largest).end, false)?;
+        let exported = if exports {
+            let memory = mapped(&ctx, Operands::room(largest), true)?;
+            let handle = memory.memh_pack().map_err(|error| Problem::of("pack a handle", error))?;
+            Some((memory, handle))
+        } else {
+            None
+        };
+        Ok(Self { worker, region, exported, ctx, inbox, spins, alive })
     }
 
-    /// How the other one connects: the worker's address, and the key to the memory.
-    pub(super) fn card(&self) -> Result<(Secret, Secret), Problem> {
+    /// How the other one connects.
+    pub(super) fn card(&self) -> Result<Card, Problem> {
         let address =
             self.worker.address().map_err(|error| Problem::of("pack the worker's address", error))?;
         let rkey = self.region.rkey_pack().map_err(|error| Problem::of("pack a key to the memory", error))?;
-        Ok((Secret(address.as_bytes().to_vec()), Secret(rkey.as_bytes().to_vec())))
+        let handle = self.exported.as_ref().map(|(_, handle)| handle.as_bytes().to_vec()).unwrap_or_default();
+        Ok(Card {
+            address: Secret(address.as_bytes().to_vec()),
+            rkey: Secret(rkey.as_bytes().to_vec()),
+            handle: Secret(handle),
+        })
     }
 
     /// Connects to the other one.
-    pub(super) fn connect(&self, address: &Secret, rkey: &Secret) -> Result<Far, Problem> {
-        let ep =
-            self.worker.connect(&address.0).map_err(|error| Problem::of("connect the workers", error))?;
+    pub(super) fn connect(&self, card: &Card) -> Result<Far, Problem> {
+        let ep = self
+            .worker
+            .connect(&card.address.0)
+            .map_err(|error| Problem::of("connect the workers", error))?;
         let memory =
-            ep.rkey_unpack(&rkey.0).map_err(|error| Problem::of("reach the peer's memory", error))?;
-        Ok(Far { ep, memory })
+            ep.rkey_unpack(&card.rkey.0).map_err(|error| Problem::of("reach the peer's memory", error))?;
+        let operands = if card.handle.0.is_empty() {
+            Operands::Own
+        } else {
+            let memory = self.ctx.mem_import(&card.handle.0);
+            Operands::Imported(memory.map_err(|error| Problem::of("import memory for operands", error))?)
+        };
+        Ok(Far { ep, memory, operands })
     }
 
     /// Starts to wait.
@@ -139,7 +165,7 @@ impl Side {
 
     /// Waits for one message; `seen` have been waited for. What was only announced comes into `room`.
     #[inline]
-    pub(super) fn receive(&self, seen: &mut u64, room: &mut Vec<u8>) -> Result<Came, Problem> {
+    pub(super) fn receive(&self, seen: &mut u64, room: &mut Operand) -> Result<Came, Problem> {
         let mut pace = self.pace();
         loop {
             self.worker.progress();
@@ -176,6 +202,24 @@ impl Side {
     /// Sets the last byte at `place` to 0.
     pub(super) fn clear(&self, place: Place) -> Result<(), Problem> {
         self.region.store(place.word, 0_u64).map_err(|error| Problem::of("clear its own memory", error))
+    }
+}
+
+/// So much memory, whose pages are there before anything is timed.
+fn mapped(ctx: &Context, bytes: u64, exported: bool) -> Result<Region, Problem> {
+    let bytes = usize::try_from(bytes)
+        .map_err(|_| Problem::new("too large a size", "this machine cannot address it", "measure less"))?;
+    let map = MemMap::allocate(bytes);
+    let map = if exported { map.exported() } else { map };
+    let region = ctx.mem_map(map).map_err(|error| Problem::of("map memory", error))?;
+    region.write(0, &vec![0x5a; bytes]).map_err(|error| Problem::of("write memory", error))?;
+    Ok(region)
+}
+
+impl Far {
+    /// An operand of `size` bytes, all of which are `byte`.
+    pub(super) fn operand(&self, size: u64, byte: u8) -> Result<Operand, Problem> {
+        self.operands.of(size, byte).map_err(|error| Problem::of("make an operand", error))
     }
 }
 
@@ -258,18 +302,20 @@ mod tests {
 
     #[test]
     fn one_process_can_be_both_sides() {
-        let side = || Side::new(Some("shm"), 4096, 16, Box::new(|| Ok(()))).unwrap();
-        let (a, b) = (side(), side());
-        let (address, rkey) = b.card().unwrap();
-        let far = a.connect(&address, &rkey).unwrap();
-        let place = Place::of(100);
-        b.clear(place).unwrap();
-        a.finish(far.memory.put(place.offset, vec![7; 100])).unwrap();
-        assert_eq!(b.changed(place, 0), Ok(7));
-        let _sent = far.ep.am_send(MESSAGE, b"", vec![1; 10]);
-        let _last = far.ep.am_send(LAST, b"", Vec::new());
-        let (mut seen, mut room) = (0, Vec::new());
-        assert_eq!(b.receive(&mut seen, &mut room), Ok(Came::Message));
-        assert_eq!(b.receive(&mut seen, &mut room), Ok(Came::Last));
+        for exports in [false, true] {
+            let side = || Side::new(Some("shm"), (4096, exports), 16, Box::new(|| Ok(()))).unwrap();
+            let (a, b) = (side(), side());
+            let far = a.connect(&b.card().unwrap()).unwrap();
+            assert_eq!(matches!(far.operands, Operands::Imported(_)), exports);
+            let place = Place::of(100);
+            b.clear(place).unwrap();
+            a.finish(far.memory.put(place.offset, far.operand(100, 7).unwrap())).unwrap();
+            assert_eq!(b.changed(place, 0), Ok(7));
+            let _sent = far.ep.am_send(MESSAGE, b"", far.operand(10, 1).unwrap());
+            let _last = far.ep.am_send(LAST, b"", Vec::new());
+            let (mut seen, mut room) = (0, Operand::default());
+            assert_eq!(b.receive(&mut seen, &mut room), Ok(Came::Message));
+            assert_eq!(b.receive(&mut seen, &mut room), Ok(Came::Last));
+        }
     }
 }

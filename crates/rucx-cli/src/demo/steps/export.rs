@@ -52,7 +52,7 @@ pub(crate) fn play(stage: &mut Stage, inherited: &[Descriptor]) -> Result<Export
 }
 
 /// What a role has that it was not meant to have.
-fn unasked(
+pub(crate) fn unasked(
     environment: &[String],
     descriptors: &[Descriptor],
     arguments: &[String],

@@ -2,7 +2,7 @@
 
 mod bytes;
 mod ending;
-mod export;
+pub(super) mod export;
 mod import;
 mod read_only;
 mod revoke;
@@ -15,7 +15,7 @@ use crate::ui::Who;
 use crate::units;
 
 /// Slots: the region of the size asked for, and its first export and import.
-const MAIN: u8 = 0;
+pub(super) const MAIN: u8 = 0;
 /// The region exported read-only.
 const READ_ONLY: u8 = 1;
 /// A second export of the region `MAIN`.
@@ -38,7 +38,7 @@ pub(crate) fn all(stage: &mut Stage, inherited: &[Descriptor]) -> Result<bool, F
 }
 
 /// Maps a region and says so; its length and rights.
-fn map(
+pub(super) fn map(
     stage: &mut Stage,
     slot: u8,
     size: u64,
