@@ -181,11 +181,10 @@ impl Bench {
     #[inline]
     fn fetch_add(&self, size: u64) -> Result<(), Problem> {
         let memory = &self.far.memory;
-        let before = match size {
-            4 => memory.fetch_add(0, 1_u32).map(u64::from),
-            _ => memory.fetch_add(0, 1_u64),
-        };
-        black_box(before.map_err(|error| Problem::of("add", error))?);
+        match size {
+            4 => _ = black_box(self.side.finish(memory.fetch_add(0, 1_u32))?),
+            _ => _ = black_box(self.side.finish(memory.fetch_add(0, 1_u64))?),
+        }
         Ok(())
     }
 
