@@ -51,7 +51,9 @@ fn row<'a>(document: &'a Value, key: &str) -> &'a Value {
 
 #[test]
 fn pages_fit_and_have_no_escape_codes_in_a_pipe() {
-    for args in [&[][..], &["-d"], &["-c"], &["-s"], &["-dcs"], &["--devices", "--config"], &["--help"]] {
+    for args in
+        [&[][..], &["-d"], &["-c"], &["-s"], &["-dcs"], &["-e"], &["--devices", "--config"], &["--help"]]
+    {
         for locale in ["C.UTF-8", "C"] {
             let page = printed(rucx(&[&["info"], args].concat()).env("LC_ALL", locale), 0);
             assert!(page.lines().count() > 5, "{page}");
@@ -64,6 +66,31 @@ fn pages_fit_and_have_no_escape_codes_in_a_pipe() {
     }
     let forced = printed(rucx(&["info"]).env("CLICOLOR_FORCE", "1"), 0);
     assert!(forced.contains("\u{1b}["), "{forced}");
+}
+
+#[test]
+fn endpoints_tell_what_they_go_by_and_why() {
+    let document = json(&mut rucx(&["info", "-e", "--json"]), 0);
+    let uses = list(&document, "endpoints");
+    let by: Vec<_> = uses.iter().map(|one| (string(one, "what"), string(one, "transport"))).collect();
+    assert_eq!(by, [("messages", "shm"), ("memory", "shm"), ("buffers", "cma")]);
+    for one in uses {
+        let cost = |name: &str| {
+            let of = list(one, "candidates").iter().find(|of| of["transport"] == name);
+            of.and_then(|of| of["cost_base"].as_f64())
+        };
+        assert!(cost(string(one, "transport")).is_some_and(|cost| cost > 0.0), "{one}");
+    }
+    let page = joined(&info(&["-e"]));
+    for candidate in uses.iter().flat_map(|one| list(one, "candidates")) {
+        // What is told differs from run to run only in the contexts' numbers.
+        let why = string(candidate, "why");
+        assert!(why.contains('…') || page.contains(&joined(why)), "{why}: {page}");
+    }
+    assert!(json(&mut rucx(&["info", "--json"]), 0)["endpoints"].is_null());
+
+    let page = printed(rucx(&["info", "-e"]).env("UCX_TLS", "self"), 1);
+    assert!(page.contains("no transport reaches it") && page.contains("remedy: "), "{page}");
 }
 
 #[test]

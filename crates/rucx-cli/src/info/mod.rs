@@ -18,12 +18,14 @@
 //! | `devices` | null if not asked for, else the transports: `name`, `id`, `used`, `reason` (null if used), `export_fault` (null, or why it exports nothing here), `memory_domains` (the attributes of `uct_md_attr_t`, in bytes and seconds), `capabilities` (`name`, `supported`, `note`), `variables` (names) |
 //! | `config` | null if not asked for, else the variables: `name`, `value` (null if wrong), `origin` (`default`, `environment`, `builder`), `default`, `accepts`, `doc`, `error` (null, or as above) |
 //! | `system` | null if not asked for, else the rows: `key` (stable), `group` (`kernel`, `calls`, `rights`, `namespaces`, `registrations`, `limits`, `memory`), `name`, `value` (for people), `state` (`good`, `note`, `limited`, `missing`), `cost` and `remedy` (null if `state` is `good`) |
+//! | `endpoints` | null if not asked for, else what an endpoint to another process of this machine is for: `what` (`messages`, `memory`, `buffers`), `doc`, `transport` (null if none), `error` (null, or as above) and `candidates`: `transport`, `cost_base` and `cost_per_byte` (seconds, by its attributes; null if it does not do that), `why` |
 //! | `stats` | null if not asked for, else what was counted: `what` was done, `error` (null, or why it was not), and `figures`: `group` (`rcache`, `monitor`), `name` (the field in the library), `value`, `doc` |
 //!
 //! Numbers may be as large as 2⁶⁴ − 1.
 
 pub(crate) mod config;
 mod devices;
+mod endpoints;
 mod stats;
 pub(crate) mod system;
 mod text;
@@ -37,6 +39,7 @@ use ucs::rcache::config::SettingsError;
 
 use self::config::Variable;
 use self::devices::Transport;
+use self::endpoints::Use;
 use self::stats::Exercise;
 use self::system::{Row, State};
 use crate::ui;
@@ -44,7 +47,7 @@ use crate::ui;
 /// What `rucx info --help` says.
 pub(crate) const ABOUT: &str = "\
 Tells what works here, what does not, what that costs and what to do about it.
-Without -d, -c and -s: a summary of all three.
+Without -d, -c, -s and -e: a summary of the first three.
 The exit status is 1 if no context can be made with the variables as they are
 set (-s and --stats alone ask for none), if they contradict each other, or if a
 part of rucx does not work.";
@@ -56,13 +59,15 @@ Examples:
   rucx info -d               transports, and what each can do
   UCX_TLS=shm rucx info -dc  the same as set here, and all variables
   rucx info -s               what this system offers, lacks, and the remedies
+  rucx info -e               which transport reaches other processes, and why
   rucx info --stats          what can be counted, after a short exercise
-  rucx info --json           all of it but the figures, for programs
+  rucx info --json           transports, variables and system, for programs
   rucx info -s --json | jq '.system[] | select(.state != \"good\")'
 
-JSON: error, devices, config, system and stats are null if there is none, or if
-not asked for. A row of system has key, group, name, value, state (good, note,
-limited, missing), cost and remedy. Keys stay as they are; some may be added.";
+JSON: error, devices, config, system, endpoints and stats are null if there is
+none, or if not asked for. A row of system has key, group, name, value, state
+(good, note, limited, missing), cost and remedy. Keys stay as they are; some
+may be added.";
 
 /// Arguments of `rucx info`.
 #[derive(Debug, clap::Args)]
@@ -76,6 +81,9 @@ pub(crate) struct Args {
     /// The system: calls, rights, namespaces, limits, and what to do
     #[arg(long, short)]
     system: bool,
+    /// Endpoints: which transport one to another process goes by, and why
+    #[arg(long, short)]
+    endpoints: bool,
     /// Figures that programs can read, after a short exercise here
     #[arg(long)]
     stats: bool,
@@ -87,7 +95,7 @@ pub(crate) struct Args {
 impl Args {
     /// None of them: a summary.
     fn is_summary(&self) -> bool {
-        !(self.devices || self.config || self.system || self.stats)
+        !(self.devices || self.config || self.system || self.endpoints || self.stats)
     }
 }
 
@@ -120,6 +128,7 @@ pub(crate) struct Report {
     devices: Option<Vec<Transport>>,
     config: Option<Vec<Variable>>,
     system: Option<Vec<Row>>,
+    endpoints: Option<Vec<Use>>,
     stats: Option<Exercise>,
 }
 
@@ -143,6 +152,7 @@ impl Report {
             devices,
             config: (all || args.config).then(config::variables),
             system: rows.filter(|_| all || args.system),
+            endpoints: args.endpoints.then(endpoints::uses),
             stats: args.stats.then(stats::exercise),
         }
     }
@@ -152,7 +162,9 @@ impl Report {
     fn problem(&self) -> Option<&Problem> {
         let of_stats = || self.stats.as_ref().and_then(|stats| stats.error.as_ref());
         let of_config = || self.config.iter().flatten().find_map(|one| one.error.as_ref());
-        self.error.as_ref().or_else(of_config).or_else(of_stats)
+        // A use that has no transport is one that was asked about: the first is as good as any.
+        let of_endpoints = || self.endpoints.iter().flatten().find_map(|one| one.error.as_ref());
+        self.error.as_ref().or_else(of_config).or_else(of_endpoints).or_else(of_stats)
     }
 
     /// What does not work, of what was asked for.

@@ -2,6 +2,7 @@
 
 use super::config::Variable;
 use super::devices::{Domain, Transport};
+use super::endpoints::Use;
 use super::stats::Exercise;
 use super::system::{NOT_SET, Row, SERVICE_DIR, State};
 use super::{Problem, Report};
@@ -12,6 +13,8 @@ use crate::units;
 const MARK: usize = 3;
 /// Columns of a transport's name.
 const TRANSPORT: usize = 7;
+/// Columns of a cost: `760 ns + 0.050 ns/B`.
+const COST: usize = 21;
 /// Columns of a name of the system: `vm.unprivileged_userfaultfd`.
 const NAME: usize = 28;
 
@@ -36,8 +39,32 @@ fn fill(page: &mut Page, report: &Report) {
     if let Some(rows) = &report.system {
         system(page, rows);
     }
+    for one in report.endpoints.iter().flatten() {
+        endpoint(page, one);
+    }
     if let Some(exercise) = &report.stats {
         figures(page, exercise);
+    }
+}
+
+/// One use of endpoints, a line a transport.
+fn endpoint(page: &mut Page, one: &Use) {
+    page.section(&format!("To another process: {}", one.what), one.transport.unwrap_or("none"));
+    page.line(&[MARGIN], one.doc, Tone::Dim);
+    for candidate in &one.candidates {
+        let is_it = one.transport == Some(candidate.transport);
+        let tone = if is_it { Tone::Good } else { Tone::Dim };
+        let cost = match (candidate.cost_base, candidate.cost_per_byte) {
+            (Some(base), Some(per_byte)) => format!("{:.0} ns + {:.3} ns/B", base * 1e9, per_byte * 1e9),
+            _ => String::new(),
+        };
+        let name = (candidate.transport, TRANSPORT, if is_it { Tone::Bold } else { Tone::Plain });
+        let cells = [(page.mark(tone), MARK, tone), name, (&cost, COST, Tone::Plain)];
+        page.line(&cells, &candidate.why, if is_it { Tone::Plain } else { Tone::Dim });
+    }
+    if let Some(problem) = &one.error {
+        page.line(&[(page.mark(Tone::Bad), MARK, Tone::Bad)], "no transport reaches it", Tone::Bad);
+        complaint(page, &[MARGIN], problem);
     }
 }
 
@@ -271,7 +298,8 @@ mod tests {
     use crate::ui::WIDTH;
 
     fn long() -> Report {
-        let args = Args { devices: true, config: true, system: true, stats: true, json: false };
+        let args =
+            Args { devices: true, config: true, system: true, endpoints: true, stats: true, json: false };
         let mut report = Report::gather(&args);
         let word = "averyveryverylongwordthatnobodywouldwriteandeverybodymusthandle".repeat(3);
         let problem = Problem { text: word.clone(), remedy: word.clone(), status: "x".to_owned() };
@@ -287,6 +315,10 @@ mod tests {
         for (index, variable) in report.config.iter_mut().flatten().enumerate() {
             variable.value = (index % 2 == 0).then(|| word.clone());
             variable.error = Some(problem.clone());
+        }
+        for one in report.endpoints.iter_mut().flatten() {
+            one.error = Some(problem.clone());
+            one.candidates.iter_mut().for_each(|one| one.why.push_str(&word));
         }
         for figure in report.stats.iter_mut().flat_map(|one| &mut one.figures) {
             figure.value = u64::MAX;

@@ -12,7 +12,7 @@ use super::side::{Came, Far, LAST, MESSAGE, Place, Side};
 const WINDOW: u64 = 64;
 const WINDOW_BYTES: u64 = 16 << 20;
 
-/// The last byte of the last put. Those of the others are 1 and 2 by turns: the operands need not be written while they are timed.
+/// The last byte of the last put. Those of the others are 1 and 2 by turns.
 const LAST_PUT: u8 = u8::MAX;
 
 /// How many messages of that size may be under way at once.
@@ -20,7 +20,7 @@ pub(super) fn window(size: u64) -> usize {
     usize::try_from((WINDOW_BYTES / size.max(1)).clamp(2, WINDOW)).unwrap_or(2)
 }
 
-/// Puts to one place, by turns of the one operand and of the other.
+/// Puts to one place: by turns of two operands of imported memory, which costs as much to write as is to be timed; of one of its own.
 #[derive(Debug)]
 pub(super) struct Puts<'a> {
     side: &'a Side,
@@ -39,7 +39,19 @@ impl<'a> Puts<'a> {
     /// Puts the next.
     #[inline]
     pub(super) fn put(&mut self) -> Result<(), Problem> {
-        let data = &mut self.data[usize::from(self.turn % 2)];
+        let byte = self.turn + 1;
+        let [first, second] = &mut self.data;
+        let data = match first {
+            // One buffer, whose last byte costs nothing to change: two would take twice the cache.
+            Operand::Own(bytes) => {
+                if let Some(last) = bytes.last_mut() {
+                    *last = byte;
+                }
+                first
+            }
+            Operand::Imported(_) if self.turn == 0 => first,
+            Operand::Imported(_) => second,
+        };
         *data = self.side.finish(self.far.memory.put(self.place.offset, std::mem::take(data)))?;
         self.turn ^= 1;
         Ok(())
