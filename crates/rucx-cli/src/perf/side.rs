@@ -311,6 +311,9 @@ mod tests {
             b.clear(place).unwrap();
             a.finish(far.memory.put(place.offset, far.operand(100, 7).unwrap())).unwrap();
             assert_eq!(b.changed(place, 0), Ok(7));
+            if exports {
+                continue; // imported memory goes by rendezvous, to which both sides are needed at once
+            }
             let _sent = far.ep.am_send(MESSAGE, b"", far.operand(10, 1).unwrap());
             let _last = far.ep.am_send(LAST, b"", Vec::new());
             let (mut seen, mut room) = (0, Operand::default());
