@@ -69,7 +69,8 @@ impl Side {
         spins: u32,
         alive: Alive,
     ) -> Result<Self, Problem> {
-        let features = Features::AM | Features::RMA | Features::AMO64 | Features::EXPORTED_MEMH;
+        let features =
+            Features::AM | Features::RMA | Features::AMO32 | Features::AMO64 | Features::EXPORTED_MEMH;
         let mut builder = Context::builder().features(features);
         if let Some(tls) = tls {
             builder = builder.set("UCX_TLS", tls);
