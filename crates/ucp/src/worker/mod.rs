@@ -18,7 +18,7 @@ use ucs::mem::MemError;
 use uct::api::{ComponentId, Gone, Iface};
 
 use self::core::{Core, Event, Inbox};
-use self::wait::Sleeper;
+use self::wait::{BELL, Sleeper};
 use crate::am::{AmMessage, Handler};
 use crate::config::CONNECT_TIMEOUT;
 use crate::context::ContextInner;
@@ -103,9 +103,9 @@ impl Context {
         let sys = |call| move |errno| WorkerError::Mem(MemError::of(call, errno, 0));
         let sleeper = Sleeper::new()?;
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(sys("epoll_create1"))?;
-        let fds = ifaces.iter().filter_map(|iface| iface.event_fd()).chain([sleeper.as_fd()]);
-        for fd in fds {
-            epoll::add(&epoll, fd, EventData::new_u64(0), EventFlags::IN).map_err(sys("epoll_ctl"))?;
+        let fds = ifaces.iter().filter_map(|iface| iface.event_fd()).map(|fd| (fd, 0));
+        for (fd, number) in fds.chain([(sleeper.as_fd(), BELL)]) {
+            epoll::add(&epoll, fd, EventData::new_u64(number), EventFlags::IN).map_err(sys("epoll_ctl"))?;
         }
         let core = RefCell::new(Core::new(ifaces.len()));
         let inner = Rc::new_cyclic(|this| WorkerInner {

@@ -6,6 +6,7 @@ mod lives;
 mod memory;
 mod messages;
 mod remote;
+mod waiting;
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -53,6 +54,15 @@ impl Pair {
         while !holds() {
             assert!(Instant::now() < end, "not in time: {what}");
             self.progress();
+        }
+    }
+
+    /// Has the first make progress until that holds.
+    pub(crate) fn a_until(&self, what: &str, holds: impl Fn() -> bool) {
+        let end = Instant::now() + PATIENCE;
+        while !holds() {
+            assert!(Instant::now() < end, "not in time: {what}");
+            self.a.wait_any(Duration::from_millis(10)).unwrap();
         }
     }
 
