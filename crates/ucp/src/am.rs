@@ -10,9 +10,9 @@ use uct::api::SendError;
 use uct::memory::{Destination, Source};
 
 use crate::Features;
-use crate::ep::Endpoint;
 use crate::ep::op::Of;
 use crate::ep::state::Ep;
+use crate::ep::{Endpoint, EpError};
 use crate::mem::TransferError;
 use crate::request::{Request, Slot};
 use crate::wire::am::{self, Kind, MAX_HEADER, Malformed, Pair, Prefix, Rts};
@@ -249,7 +249,9 @@ impl AmMessage {
                 Err(error) => Request::failed(error, operand),
             };
         };
-        if let Some(error) = self.ep.state.borrow().error {
+        let error =
+            if self.worker.ctx.is_forked() { Some(EpError::Forked) } else { self.ep.state.borrow().error };
+        if let Some(error) = error {
             return Request::failed(error, operand);
         }
         if len == 0 {
@@ -274,7 +276,8 @@ impl AmMessage {
 
     /// Says that the data need not be sent: it was not wanted, or cannot be taken.
     fn answer(&self, rts: Rts, status: Status) {
-        if self.ep.state.borrow().error.is_none() {
+        // In a fork's child the ring is not there.
+        if !self.worker.ctx.is_forked() && self.ep.state.borrow().error.is_none() {
             let answer = Pair(rts.request, status as u32).encode();
             self.ep.state.borrow_mut().push_message(Kind::Drop.tag(0), answer, &[], None);
             self.worker.post(&self.ep);

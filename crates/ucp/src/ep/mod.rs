@@ -110,6 +110,9 @@ impl Endpoint {
     /// Closes it, for all its handles: operations posted afterwards fail. The peer is told after all that was sent.
     #[doc(alias = "ucp_ep_close_nbx")]
     pub fn close(self, mode: CloseMode) -> Request<()> {
+        if self.worker.ctx.is_forked() {
+            return Request::failed(EpError::Forked, ()); // the connection is the parent's
+        }
         let flushed = match mode {
             CloseMode::Flush if self.check().is_ok() => self.flush(),
             _ => Request::ended(Ok(())),

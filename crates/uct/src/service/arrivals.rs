@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use ucs::fork::{self, Generation};
 use ucs::mem::{Mapping, MemError};
 use ucs::sync::{AtomicBool, Ordering};
 
@@ -56,7 +57,7 @@ impl Arrivals {
             }
         };
         workers.all.insert(number, Arc::clone(&entrance));
-        Ok(Door { arrivals: Arc::clone(self), number, entrance })
+        Ok(Door { arrivals: Arc::clone(self), number, entrance, generation: fork::generation() })
     }
 
     /// The worker of that number, to who shows its token.
@@ -105,6 +106,7 @@ pub struct Door {
     arrivals: Arc<Arrivals>,
     number: u32,
     entrance: Arc<Entrance>,
+    generation: Generation,
 }
 
 impl Door {
@@ -143,6 +145,9 @@ impl Door {
 
 impl Drop for Door {
     fn drop(&mut self) {
+        if !self.generation.is_current() {
+            return; // in a fork's child, the parent's service thread may have held the locks
+        }
         self.arrivals.workers.lock().all.remove(&self.number);
         // The service thread may hold the entrance for a moment: nobody looks at what it puts there.
         self.entrance.waiting.lock().clear();
