@@ -186,7 +186,7 @@ impl State {
         receive: u32,
         payload: &dyn Payload,
         skip: usize,
-        done: &mut Vec<Done>,
+        done: &mut VecDeque<Done>,
     ) -> Result<(), Corrupt> {
         let receiving = self.receives.get_mut(&receive).ok_or(Corrupt)?;
         let len = payload.len().checked_sub(skip).ok_or(Corrupt)?;
@@ -212,7 +212,7 @@ impl State {
     }
 
     /// Sends what there is room for.
-    pub(crate) fn pump(&mut self, id: EpId, iface: &mut dyn Iface, done: &mut Vec<Done>) {
+    pub(crate) fn pump(&mut self, id: EpId, iface: &mut dyn Iface, done: &mut VecDeque<Done>) {
         while let Some(first) = self.queue.front() {
             if let Queued::Message { tag, prefix, header, data } = first {
                 let body = data.as_ref().map_or_else(|| Local::bytes(&[]), |op| op.local());
@@ -221,7 +221,7 @@ impl State {
                     result => {
                         let ended = self.queue.pop_front();
                         if let Some(Queued::Message { data: Some(op), .. }) = ended {
-                            done.push((AnyOp::Send(op), result.map_err(TransferError::from)));
+                            done.push_back((AnyOp::Send(op), result.map_err(TransferError::from)));
                         }
                     }
                 }
@@ -237,7 +237,7 @@ impl State {
         done.extend(self.waits.extract_if(.., ended).map(|(wait, _)| (AnyOp::Wait(wait), Ok(()))));
     }
 
-    fn pump_streams(&mut self, id: EpId, iface: &mut dyn Iface, done: &mut Vec<Done>) {
+    fn pump_streams(&mut self, id: EpId, iface: &mut dyn Iface, done: &mut VecDeque<Done>) {
         while let Some(request) = self.streams.front().copied() {
             match self.stream(request, id, iface) {
                 Ok(true) => {
@@ -252,7 +252,7 @@ impl State {
                         let receive = stream.map_or(0, |(receive, _)| receive);
                         let status = Pair(receive, error.status() as u32);
                         self.push_message(Kind::Abort.tag(0), status.encode(), &[], None);
-                        done.push((AnyOp::Send(op), Err(error.into())));
+                        done.push_back((AnyOp::Send(op), Err(error.into())));
                     }
                 }
             }
@@ -273,7 +273,7 @@ impl State {
     }
 
     /// Ends everything, for that reason.
-    pub(crate) fn fail(&mut self, error: EpError, done: &mut Vec<Done>) {
+    pub(crate) fn fail(&mut self, error: EpError, done: &mut VecDeque<Done>) {
         self.error.get_or_insert(error);
         let queued = std::mem::take(&mut self.queue).into_iter().filter_map(|queued| match queued {
             Queued::Message { data, .. } => data.map(AnyOp::Send),

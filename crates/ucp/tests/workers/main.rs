@@ -5,6 +5,7 @@
 mod lives;
 mod memory;
 mod messages;
+mod reentry;
 mod remote;
 mod waiting;
 
