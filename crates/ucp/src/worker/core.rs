@@ -101,6 +101,15 @@ impl Core {
         Some((bytes, len))
     }
 
+    /// Has an endpoint be of no more use: its peer does what no peer does.
+    pub(crate) fn give_up(&mut self, ep: &Rc<Ep>) {
+        // Told once: it may be found out again before that.
+        let is_last = matches!(self.events.back(), Some(Event::Gone(last, _)) if Rc::ptr_eq(last, ep));
+        if !is_last {
+            self.events.push_back(Event::Gone(Rc::clone(ep), Gone::Corrupt));
+        }
+    }
+
     /// Sends what there is room for.
     pub(crate) fn pump(&mut self, ifaces: &mut [Box<dyn Iface>]) {
         let Self { busy, done, closing, .. } = self;
@@ -178,7 +187,7 @@ impl Sink for Inbox<'_> {
             None => Err(Corrupt),
         };
         if let Err(Corrupt) = taken {
-            self.core.events.push_back(Event::Gone(ep, Gone::Corrupt));
+            self.core.give_up(&ep);
         }
     }
 
