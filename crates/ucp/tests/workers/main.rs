@@ -6,6 +6,8 @@ mod hostile;
 mod lives;
 mod memory;
 mod messages;
+mod orders;
+mod raw;
 mod reentry;
 mod remote;
 mod waiting;
