@@ -10,12 +10,12 @@ use uct::api::SendError;
 use uct::memory::{Destination, Source};
 
 use crate::Features;
-use crate::ep::Endpoint;
 use crate::ep::op::Of;
-use crate::ep::state::Ep;
+use crate::ep::state::{Corrupt, Ep};
+use crate::ep::{Endpoint, EpError};
 use crate::mem::TransferError;
 use crate::request::{Request, Slot};
-use crate::wire::am::{self, Kind, MAX_HEADER, Malformed, Prefix, Rts};
+use crate::wire::am::{self, Kind, MAX_HEADER, Malformed, Pair, Prefix, Rts};
 use crate::worker::WorkerInner;
 
 bitflags! {
@@ -122,13 +122,13 @@ impl Endpoint {
 
     /// Tells the peer of data that it may ask for.
     fn announce<M: Source>(&self, id: u16, header: &[u8], data: M) -> Request<M> {
-        let length = data.local().len() as u64;
+        let length = data.local().len();
         let slot = Slot::new();
         let op = Of { operand: data, slot: Rc::clone(&slot) };
         let mut state = self.ep.state.borrow_mut();
-        let request = state.announce(Box::new(op));
+        let request = state.announce(length, Box::new(op));
         let header_len = u16::try_from(header.len()).unwrap_or(u16::MAX); // it was checked
-        let rts = Rts { request, header_len, length };
+        let rts = Rts { request, header_len, length: length as u64 };
         state.push_message(Kind::Rts.tag(id), rts.encode(), header, None);
         drop(state);
         self.worker.post(&self.ep);
@@ -145,6 +145,13 @@ impl WorkerInner {
         let mut ifaces = self.ifaces.borrow_mut();
         if !ifaces.is_empty() {
             core.pump(&mut ifaces);
+        }
+    }
+
+    fn post_answer(&self, ep: &Rc<Ep>, answered: Result<(), Corrupt>) {
+        match answered {
+            Ok(()) => self.post(ep),
+            Err(Corrupt) => self.core.borrow_mut().give_up(ep),
         }
     }
 }
@@ -249,7 +256,9 @@ impl AmMessage {
                 Err(error) => Request::failed(error, operand),
             };
         };
-        if let Some(error) = self.ep.state.borrow().error {
+        let error =
+            if self.worker.ctx.is_forked() { Some(EpError::Forked) } else { self.ep.state.borrow().error };
+        if let Some(error) = error {
             return Request::failed(error, operand);
         }
         if len == 0 {
@@ -260,8 +269,8 @@ impl AmMessage {
         let op = Of { operand, slot: Rc::clone(&slot) };
         // It fits the operand, so it fits a usize.
         let length = usize::try_from(len).unwrap_or(usize::MAX);
-        self.ep.state.borrow_mut().receive(rts.request, length, Box::new(op));
-        self.worker.post(&self.ep);
+        let asked = self.ep.state.borrow_mut().receive(rts.request, length, Box::new(op));
+        self.worker.post_answer(&self.ep, asked);
         Request::running(&slot)
     }
 
@@ -274,13 +283,11 @@ impl AmMessage {
 
     /// Says that the data need not be sent: it was not wanted, or cannot be taken.
     fn answer(&self, rts: Rts, status: Status) {
-        if self.ep.state.borrow().error.is_some() {
-            return;
-        }
-        if self.ep.state.borrow_mut().refuse(rts.request, status) {
-            self.worker.post(&self.ep);
-        } else {
-            self.worker.core.borrow_mut().give_up(&self.ep);
+        // In a fork's child the ring is not there.
+        if !self.worker.ctx.is_forked() && self.ep.state.borrow().error.is_none() {
+            let answer = Pair(rts.request, status as u32);
+            let answered = self.ep.state.borrow_mut().answer(Kind::Drop, answer);
+            self.worker.post_answer(&self.ep, answered);
         }
     }
 }

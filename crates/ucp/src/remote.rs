@@ -200,15 +200,18 @@ impl Remote {
     {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let held = Held { number, remote: self.clone() };
+        let held = Arc::new(Held { number, remote: self.clone() });
+        let until_made = Arc::clone(&held);
         let kept = self.send(move |thread: &Thread| {
             let made = make(&thread.worker).map(|value| {
                 let before = thread.residents.borrow_mut().insert(number, Rc::new(value));
                 debug_assert!(before.is_none(), "numbers are not used again");
             });
+            // Not before: where nobody awaits it any more, it has to be there to be dropped.
+            drop(until_made);
             std::future::ready(made)
         });
-        async move { Ok(kept.await?.map(|()| Resident { held: Arc::new(held), of: PhantomData })) }
+        async move { Ok(kept.await?.map(|()| Resident { held, of: PhantomData })) }
     }
 }
 
@@ -250,9 +253,10 @@ impl<T: 'static> Resident<T> {
         J: FnOnce(Rc<T>) -> F + Send + 'static,
     {
         let held = Arc::clone(&self.held); // what it stands for is there until the answer is
-        let number = held.number;
+        let until_run = Arc::clone(&held); // and until the job has it, whether anybody awaits that or not
         let run = self.held.remote.send(move |thread: &Thread| {
-            let value = thread.residents.borrow().get(&number).map(Rc::clone);
+            let value = thread.residents.borrow().get(&until_run.number).map(Rc::clone);
+            drop(until_run);
             let running = value.and_then(|value| value.downcast::<T>().ok()).map(job);
             async move {
                 match running {

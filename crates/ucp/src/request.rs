@@ -81,10 +81,15 @@ impl<M> Request<M> {
 
     #[inline]
     fn take(&mut self) -> Option<Result<M, OpError<M>>> {
-        match &mut self.state {
-            State::Ended(result) => result.take(),
-            State::Running(slot) => slot.result.borrow_mut().take(),
+        let slot = match &mut self.state {
+            State::Ended(result) => return result.take(),
+            State::Running(slot) => slot,
+        };
+        let result = slot.result.borrow_mut().take();
+        if result.is_some() {
+            self.state = State::Ended(None); // it stays ended
         }
+        result
     }
 }
 
@@ -100,10 +105,11 @@ impl<M> Future for Request<M> {
             return Poll::Ready(result);
         }
         if let State::Running(slot) = &self.state {
-            let mut waker = slot.waker.borrow_mut();
-            match &mut *waker {
-                Some(waker) => waker.clone_from(cx.waker()),
-                None => *waker = Some(cx.waker().clone()),
+            let is_same = slot.waker.borrow().as_ref().is_some_and(|waker| waker.will_wake(cx.waker()));
+            if !is_same {
+                let new = cx.waker().clone();
+                let before = slot.waker.replace(Some(new));
+                drop(before); // the user's code, as the clone
             }
         }
         Poll::Pending

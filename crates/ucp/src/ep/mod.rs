@@ -67,7 +67,12 @@ impl Endpoint {
         if self.worker.ctx.is_forked() {
             return Err(EpError::Forked);
         }
-        self.ep.state.borrow().error.map_or(Ok(()), Err)
+        let state = self.ep.state.borrow();
+        match state.error {
+            Some(error) => Err(error),
+            None if state.closing => Err(EpError::Closed),
+            None => Ok(()),
+        }
     }
 
     /// Has `handler` called when the endpoint fails, once, in the worker's progress; not when this side closes it. After that, it is
@@ -92,9 +97,14 @@ impl Endpoint {
     /// Ends when all that was posted before has: puts and atomics at the other side, too; messages when they are on their way.
     #[doc(alias = "ucp_ep_flush_nbx")]
     pub fn flush(&self) -> Request<()> {
-        if let Err(error) = self.check() {
-            return Request::failed(error, ());
+        match self.check() {
+            Ok(()) => self.drained(),
+            Err(error) => Request::failed(error, ()),
         }
+    }
+
+    /// As [`Endpoint::flush`], also while it is being closed.
+    fn drained(&self) -> Request<()> {
         let mut state = self.ep.state.borrow_mut();
         if state.is_drained() {
             fence(Ordering::SeqCst);
@@ -110,8 +120,12 @@ impl Endpoint {
     /// Closes it, for all its handles: operations posted afterwards fail. The peer is told after all that was sent.
     #[doc(alias = "ucp_ep_close_nbx")]
     pub fn close(self, mode: CloseMode) -> Request<()> {
+        if self.worker.ctx.is_forked() {
+            return Request::failed(EpError::Forked, ()); // the connection is the parent's
+        }
+        let is_over = self.ep.state.borrow().error.is_some();
         let flushed = match mode {
-            CloseMode::Flush if self.check().is_ok() => self.flush(),
+            CloseMode::Flush if !is_over => self.drained(),
             _ => Request::ended(Ok(())),
         };
         if flushed.is_ended() {

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 
-use ucs::Status;
+use ucs::mem::shared::BoundsError;
 use uct::api::{EpId, Iface, Payload, SendError};
 use uct::memory::{AccessError, Local, LocalMut};
 
@@ -18,10 +18,8 @@ const FRAGMENT: usize = 16 << 10;
 /// Bytes that are copied at once to memory that others may use.
 const PIECE: usize = 4096;
 
-/// Refusals of announced data that wait for room at most. No peer that makes progress has so many announced and takes no answer.
-const MAX_REFUSALS: usize = 1 << 18;
-/// The tag of a refusal: no user's message has it.
-const REFUSAL: u32 = (Kind::Drop as u32) << 16;
+/// Answers to a peer that wait for room at most. One that announces data and takes no answers could have us keep any number of them.
+const MAX_ANSWERS: usize = 1 << 18;
 
 /// An endpoint.
 pub(crate) struct Ep {
@@ -51,12 +49,14 @@ pub(crate) struct State {
     pub(crate) on_error: Option<Box<dyn FnOnce(EpError)>>,
     /// What waits for room, in order.
     queue: VecDeque<Queued>,
-    /// How many messages in the queue refuse announced data: a peer has them put there, and needs not take them.
-    refusals: usize,
+    /// How many of these are answers to what the peer has announced.
+    answers: usize,
     /// Data announced, by the number told to the peer.
     sends: HashMap<u32, Sending>,
-    /// Those of them that the peer wants, taken by turns.
+    /// Those of them that the peer wants, in the order in which it asked.
     streams: VecDeque<u32>,
+    /// Whose turn it is, where messages wait, too.
+    stream_is_next: bool,
     /// What waits for announced data to be sent: all else before it has been.
     waits: Vec<(Waits, Vec<u32>)>,
     /// Data that the peer was asked for, by the number told to it.
@@ -80,6 +80,8 @@ enum Queued {
 #[derive(Debug)]
 struct Sending {
     op: Box<dyn SendOp>,
+    /// As it was announced: what an operand says later is not believed.
+    length: usize,
     /// The peer's number of its receive, and how many bytes have been sent; `None`: it has not answered.
     stream: Option<(u32, usize)>,
 }
@@ -155,28 +157,32 @@ impl State {
     }
 
     /// Data that is announced under the number answered.
-    pub(crate) fn announce(&mut self, op: Box<dyn SendOp>) -> u32 {
+    pub(crate) fn announce(&mut self, length: usize, op: Box<dyn SendOp>) -> u32 {
         let number = self.number();
-        self.sends.insert(number, Sending { op, stream: None });
+        self.sends.insert(number, Sending { op, length, stream: None });
         number
     }
 
-    /// Tells the peer that its announced data need not be sent. `false`: it announces on and on, and takes no answer.
-    #[must_use = "such a peer is to be given up"]
-    pub(crate) fn refuse(&mut self, request: u32, status: Status) -> bool {
-        let has_room = self.refusals < MAX_REFUSALS;
-        if has_room {
-            self.refusals += 1;
-            self.push_message(REFUSAL, Pair(request, status as u32).encode(), &[], None);
-        }
-        has_room
-    }
-
     /// Asks the peer for the data of its `request`.
-    pub(crate) fn receive(&mut self, request: u32, length: usize, op: Box<dyn ReceiveOp>) {
+    pub(crate) fn receive(
+        &mut self,
+        request: u32,
+        length: usize,
+        op: Box<dyn ReceiveOp>,
+    ) -> Result<(), Corrupt> {
         let number = self.number();
         self.receives.insert(number, Receiving { op: Some(op), received: 0, length });
-        self.push_message(Kind::Cts.tag(0), Pair(request, number).encode(), &[], None);
+        self.answer(Kind::Cts, Pair(request, number))
+    }
+
+    /// Answers what the peer has announced: by CTS or DROP. It is to be given up where it takes none of that.
+    pub(crate) fn answer(&mut self, kind: Kind, answer: Pair) -> Result<(), Corrupt> {
+        if self.answers >= MAX_ANSWERS {
+            return Err(Corrupt);
+        }
+        self.answers += 1;
+        self.push_message(kind.tag(0), answer.encode(), &[], None);
+        Ok(())
     }
 
     /// The peer wants what was announced.
@@ -208,7 +214,7 @@ impl State {
         receive: u32,
         payload: &dyn Payload,
         skip: usize,
-        done: &mut Vec<Done>,
+        done: &mut VecDeque<Done>,
     ) -> Result<(), Corrupt> {
         let receiving = self.receives.get_mut(&receive).ok_or(Corrupt)?;
         let len = payload.len().checked_sub(skip).ok_or(Corrupt)?;
@@ -233,26 +239,20 @@ impl State {
         Ok(())
     }
 
-    /// Sends what there is room for.
-    pub(crate) fn pump(&mut self, id: EpId, iface: &mut dyn Iface, done: &mut Vec<Done>) {
-        while let Some(first) = self.queue.front() {
-            if let Queued::Message { tag, prefix, header, data } = first {
-                let body = data.as_ref().map_or_else(|| Local::bytes(&[]), |op| op.local());
-                match iface.am(id, *tag, [prefix.as_bytes(), header], &body) {
-                    Err(SendError::Full) => return,
-                    result => {
-                        self.refusals -= usize::from(*tag == REFUSAL);
-                        let ended = self.queue.pop_front();
-                        if let Some(Queued::Message { data: Some(op), .. }) = ended {
-                            done.push((AnyOp::Send(op), result.map_err(TransferError::from)));
-                        }
-                    }
-                }
-            } else if let Some(Queued::Wait(wait, announced)) = self.queue.pop_front() {
-                self.waits.push((wait, announced));
+    /// Sends what there is room for: a message and a part of announced data by turns, so that neither keeps the other waiting for ever.
+    pub(crate) fn pump(&mut self, id: EpId, iface: &mut dyn Iface, done: &mut VecDeque<Done>) {
+        while !self.is_empty() {
+            let is_stream = self.queue.is_empty() || (self.stream_is_next && !self.streams.is_empty());
+            let has_room = if is_stream {
+                self.pump_stream(id, iface, done)
+            } else {
+                self.pump_message(id, iface, done)
+            };
+            if !has_room {
+                break;
             }
+            self.stream_is_next = !is_stream;
         }
-        self.pump_streams(id, iface, done);
         let sends = &self.sends;
         let ended = |(_, announced): &mut (Waits, Vec<u32>)| {
             !announced.iter().any(|number| sends.contains_key(number))
@@ -260,43 +260,72 @@ impl State {
         done.extend(self.waits.extract_if(.., ended).map(|(wait, _)| (AnyOp::Wait(wait), Ok(()))));
     }
 
-    fn pump_streams(&mut self, id: EpId, iface: &mut dyn Iface, done: &mut Vec<Done>) {
-        while let Some(request) = self.streams.front().copied() {
-            match self.stream(request, id, iface) {
-                Ok(true) => {
-                    self.streams.pop_front();
-                    done.extend(self.sends.remove(&request).map(|sending| (AnyOp::Send(sending.op), Ok(()))));
-                }
-                Ok(false) => {}
-                Err(SendError::Full) => return,
-                Err(error) => {
-                    self.streams.pop_front();
-                    if let Some(Sending { op, stream }) = self.sends.remove(&request) {
-                        let receive = stream.map_or(0, |(receive, _)| receive);
-                        let status = Pair(receive, error.status() as u32);
-                        self.push_message(Kind::Abort.tag(0), status.encode(), &[], None);
-                        done.push((AnyOp::Send(op), Err(error.into())));
-                    }
+    /// Sends the first of what waits; answers whether there was room.
+    fn pump_message(&mut self, id: EpId, iface: &mut dyn Iface, done: &mut VecDeque<Done>) -> bool {
+        let result = match self.queue.front() {
+            Some(Queued::Message { tag, prefix, header, data }) => {
+                let body = data.as_ref().map_or_else(|| Local::bytes(&[]), |op| op.local());
+                iface.am(id, *tag, [prefix.as_bytes(), header], &body)
+            }
+            _ => Ok(()),
+        };
+        if let Err(SendError::Full) = result {
+            return false;
+        }
+        match self.queue.pop_front() {
+            Some(Queued::Message { data: Some(op), .. }) => {
+                done.push_back((AnyOp::Send(op), result.map_err(TransferError::from)));
+            }
+            Some(Queued::Wait(wait, announced)) => self.waits.push((wait, announced)),
+            Some(Queued::Message { tag, .. }) if [Kind::Cts.tag(0), Kind::Drop.tag(0)].contains(&tag) => {
+                self.answers -= 1;
+            }
+            _ => {}
+        }
+        true
+    }
+
+    /// Sends a part of the first of what the peer wants; answers whether there was room.
+    fn pump_stream(&mut self, id: EpId, iface: &mut dyn Iface, done: &mut VecDeque<Done>) -> bool {
+        let Some(request) = self.streams.front().copied() else { return true };
+        match self.stream(request, id, iface) {
+            Ok(true) => {
+                self.streams.pop_front();
+                done.extend(self.sends.remove(&request).map(|sending| (AnyOp::Send(sending.op), Ok(()))));
+            }
+            Ok(false) => {}
+            Err(SendError::Full) => return false,
+            Err(error) => {
+                self.streams.pop_front();
+                if let Some(Sending { op, stream, .. }) = self.sends.remove(&request) {
+                    let receive = stream.map_or(0, |(receive, _)| receive);
+                    let status = Pair(receive, error.status() as u32);
+                    self.push_message(Kind::Abort.tag(0), status.encode(), &[], None);
+                    done.push_back((AnyOp::Send(op), Err(error.into())));
                 }
             }
         }
+        true
     }
 
     /// Sends the next part of what is announced; answers whether it was the last one.
     fn stream(&mut self, request: u32, id: EpId, iface: &mut dyn Iface) -> Result<bool, SendError> {
-        let Some(Sending { op, stream: Some((receive, sent)) }) = self.sends.get_mut(&request) else {
+        let Some(Sending { op, length, stream: Some((receive, sent)) }) = self.sends.get_mut(&request) else {
             return Ok(true);
         };
         let local = op.local();
-        let len = FRAGMENT.min(iface.attr().max_am - Pair::LEN).min(local.len() - *sent);
+        let len = FRAGMENT.min(iface.attr().max_am - Pair::LEN).min(*length - *sent);
+        if local.len() < *sent + len {
+            return Err(SendError::Body(out_of_range(*sent, len, local.len()).into()));
+        }
         let part = local.range(*sent..*sent + len);
         iface.am(id, Kind::Data.tag(0), [Pair(*receive, 0).encode().as_bytes(), &[]], &part)?;
         *sent += len;
-        Ok(*sent == local.len())
+        Ok(*sent == *length)
     }
 
     /// Ends everything, for that reason.
-    pub(crate) fn fail(&mut self, error: EpError, done: &mut Vec<Done>) {
+    pub(crate) fn fail(&mut self, error: EpError, done: &mut VecDeque<Done>) {
         self.error.get_or_insert(error);
         let queued = std::mem::take(&mut self.queue).into_iter().filter_map(|queued| match queued {
             Queued::Message { data, .. } => data.map(AnyOp::Send),
@@ -307,7 +336,7 @@ impl State {
         let receives = std::mem::take(&mut self.receives).into_values();
         let receives = receives.filter_map(|receiving| receiving.op.map(AnyOp::Receive));
         self.streams.clear();
-        self.refusals = 0;
+        self.answers = 0;
         done.extend(
             queued
                 .chain(waits)
@@ -327,8 +356,10 @@ fn fill(
     len: usize,
 ) -> Result<(), AccessError> {
     if let Some(bytes) = dst.as_bytes() {
-        // As long as was announced, at least: that was checked when it was given.
-        return Ok(payload.read(skip, &mut bytes[at..at + len])?);
+        // As long as was announced, when it was given: what an operand says later is not believed.
+        let size = bytes.len();
+        let place = bytes.get_mut(at..at + len).ok_or_else(|| out_of_range(at, len, size))?;
+        return Ok(payload.read(skip, place)?);
     }
     let mut piece = [0; PIECE];
     for from in (0..len).step_by(PIECE) {
@@ -337,4 +368,9 @@ fn fill(
         dst.write(at + from, piece)?;
     }
     Ok(())
+}
+
+/// An operand that has become shorter.
+fn out_of_range(at: usize, len: usize, size: usize) -> BoundsError {
+    BoundsError::OutOfRange { offset: at as u64, len: len as u64, size: size as u64 }
 }

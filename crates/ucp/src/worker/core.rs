@@ -29,7 +29,7 @@ pub(crate) struct Core {
     eps: Vec<Vec<Option<Rc<Ep>>>>,
     pub(super) events: VecDeque<Event>,
     /// Operations that have ended, to be told.
-    pub(crate) done: Vec<Done>,
+    pub(crate) done: VecDeque<Done>,
     /// Endpoints that were to be closed once all was sent, and that has been.
     pub(super) closing: Vec<Rc<Ep>>,
     /// Buffers of messages that were told.
@@ -149,7 +149,7 @@ impl Inbox<'_> {
             Kind::Cts => state.clear_to_send(pair)?,
             Kind::Drop => {
                 let result = if pair.1 == Status::Ok as u32 { Ok(()) } else { Err(TransferError::Rejected) };
-                self.core.done.push((state.dropped(pair.0)?, result));
+                self.core.done.push_back((state.dropped(pair.0)?, result));
             }
             _ => {
                 let op = state.aborted(pair.0)?;

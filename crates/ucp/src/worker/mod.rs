@@ -18,7 +18,7 @@ use ucs::mem::MemError;
 use uct::api::{ComponentId, Gone, Iface};
 
 use self::core::{Core, Event, Inbox};
-use self::wait::Sleeper;
+use self::wait::{BELL, Sleeper};
 use crate::am::{AmMessage, Handler};
 use crate::config::CONNECT_TIMEOUT;
 use crate::context::ContextInner;
@@ -103,9 +103,9 @@ impl Context {
         let sys = |call| move |errno| WorkerError::Mem(MemError::of(call, errno, 0));
         let sleeper = Sleeper::new()?;
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(sys("epoll_create1"))?;
-        let fds = ifaces.iter().filter_map(|iface| iface.event_fd()).chain([sleeper.as_fd()]);
-        for fd in fds {
-            epoll::add(&epoll, fd, EventData::new_u64(0), EventFlags::IN).map_err(sys("epoll_ctl"))?;
+        let fds = ifaces.iter().filter_map(|iface| iface.event_fd()).map(|fd| (fd, 0));
+        for (fd, number) in fds.chain([(sleeper.as_fd(), BELL)]) {
+            epoll::add(&epoll, fd, EventData::new_u64(number), EventFlags::IN).map_err(sys("epoll_ctl"))?;
         }
         let core = RefCell::new(Core::new(ifaces.len()));
         let inner = Rc::new_cyclic(|this| WorkerInner {
@@ -200,28 +200,38 @@ impl WorkerInner {
         found
     }
 
-    /// Tells what was found, with nothing borrowed.
+    /// Tells what was found, with nothing borrowed. One at a time: where the user's code panics, the others are told by the next call.
     #[inline]
     fn tell(&self) -> usize {
         let mut told = 0;
         loop {
-            let (event, done, closing) = {
-                let mut core = self.core.borrow_mut();
-                let core = &mut *core;
-                (core.events.pop_front(), std::mem::take(&mut core.done), std::mem::take(&mut core.closing))
-            };
-            let now = done.len() + closing.len() + usize::from(event.is_some());
-            if now == 0 {
-                return told;
-            }
-            told += now;
-            done.into_iter().for_each(|(op, result)| op.end(result));
-            closing.iter().for_each(|ep| self.end(ep));
+            self.end_all(&mut told);
+            let event = self.core.borrow_mut().events.pop_front();
             match event {
                 Some(Event::Message(ep, kind, id, bytes, len)) => self.deliver(&ep, (kind, id), bytes, len),
                 Some(Event::Gone(ep, why)) => self.fail(&ep, why.into()),
-                None => {}
+                None => return told,
             }
+            told += 1;
+        }
+    }
+
+    /// Ends what has ended: operations, then endpoints that waited for theirs.
+    #[inline]
+    fn end_all(&self, told: &mut usize) {
+        loop {
+            let (done, closing) = {
+                let mut core = self.core.borrow_mut();
+                let done = core.done.pop_front();
+                let closing = if done.is_none() { core.closing.pop() } else { None };
+                (done, closing)
+            };
+            match (done, closing) {
+                (Some((op, result)), _) => op.end(result),
+                (None, Some(ep)) => self.end(&ep),
+                (None, None) => return,
+            }
+            *told += 1;
         }
     }
 
@@ -234,6 +244,10 @@ impl WorkerInner {
         let Ok(message) = AmMessage::new(this, Rc::clone(ep), kind, bytes, len) else {
             return self.fail(ep, EpError::Peer(Gone::Corrupt));
         };
+        // What came behind bytes that are no message is none.
+        if matches!(ep.state.borrow().error, Some(EpError::Peer(Gone::Corrupt))) {
+            return;
+        }
         let handler = self.handlers.borrow().get(usize::from(id)).and_then(Option::clone);
         match handler {
             Some(handler) => (handler.borrow_mut())(message),
@@ -256,9 +270,8 @@ impl WorkerInner {
             state.on_error.take()
         };
         tracing::debug!(%error, "an endpoint is of no more use");
-        if ep.users.get() == 0 {
-            self.disconnect(ep);
-        }
+        // At once, whoever has it: nothing comes of it any more, and a peer that misbehaves might go on.
+        self.disconnect(ep);
         if let Some(on_error) = on_error {
             on_error(error);
         }
@@ -312,16 +325,12 @@ impl Drop for Worker {
             callbacks.extend(state.on_error.take());
             core.remove(&ep);
         }
-        let (done, events, busy) = (
-            std::mem::take(&mut core.done),
-            std::mem::take(&mut core.events),
-            std::mem::take(&mut core.busy),
-        );
+        let (events, busy) = (std::mem::take(&mut core.events), std::mem::take(&mut core.busy));
         drop(core);
         let ifaces = std::mem::take(&mut *self.inner.ifaces.borrow_mut());
         // These may hold endpoints, which hold the worker.
         let handlers = std::mem::take(&mut *self.inner.handlers.borrow_mut());
-        done.into_iter().for_each(|(op, result)| op.end(result));
+        self.inner.end_all(&mut 0);
         drop((ifaces, handlers, callbacks, events, busy));
     }
 }

@@ -11,6 +11,7 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event};
 use rustix::io::Errno;
 use ucs::Status;
+use ucs::fork::{self, Generation};
 use ucs::sync::{AtomicBool, Ordering};
 use uct::doorbell::Doorbell;
 
@@ -24,6 +25,8 @@ const SPINS: u32 = 256;
 const YIELDS: u32 = 8;
 /// Longest sleep asked of the kernel at once: any Duration is a limit, not every one is a timespec.
 const LONG: Duration = Duration::from_secs(3600);
+/// The number of the worker's bell in its epoll set; interfaces have 0.
+pub(super) const BELL: u64 = 1;
 
 /// A wait did not end well.
 #[non_exhaustive]
@@ -103,28 +106,40 @@ struct Bell {
     bell: Doorbell,
     /// Somebody wants it to look around.
     rung: AtomicBool,
+    /// A fork's child has the same descriptor, and must not wake its parent's worker.
+    generation: Generation,
 }
 
 impl Bell {
-    fn signal(&self) {
-        // Once is enough, until it has looked.
-        if !self.rung.swap(true, Ordering::AcqRel) {
+    /// Sets `word`, and wakes who sleeps: once is enough, until it was looked at.
+    fn ring(&self, word: &AtomicBool) {
+        if self.generation.is_current() && !word.swap(true, Ordering::AcqRel) {
             self.bell.ring();
         }
     }
+
+    fn signal(&self) {
+        self.ring(&self.rung);
+    }
 }
 
-impl Wake for Bell {
+/// Wakes one future: what others want of the worker, one that it awaits within another among them, is none of its business.
+struct Woken {
+    bell: Arc<Bell>,
+    word: AtomicBool,
+}
+
+impl Wake for Woken {
     fn wake(self: Arc<Self>) {
-        self.signal();
+        self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.signal();
+        self.bell.ring(&self.word);
     }
 }
 
-/// A worker's own means to sleep.
+/// A worker's own means to sleep. The descriptor may be readable for nothing: words are set first, and looked at after it was cleared.
 #[derive(Debug)]
 pub(super) struct Sleeper {
     bell: Arc<Bell>,
@@ -132,8 +147,8 @@ pub(super) struct Sleeper {
 
 impl Sleeper {
     pub(super) fn new() -> Result<Self, WorkerError> {
-        let bell = Bell { bell: Doorbell::new()?, rung: AtomicBool::new(false) };
-        Ok(Self { bell: Arc::new(bell) })
+        let (bell, rung) = (Doorbell::new()?, AtomicBool::new(false));
+        Ok(Self { bell: Arc::new(Bell { bell, rung, generation: fork::generation() }) })
     }
 
     pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
@@ -144,12 +159,14 @@ impl Sleeper {
         self.bell.rung.load(Ordering::Acquire)
     }
 
-    /// Looks around from here on. First the bell, then the word: who rings in between is heard twice, and not missed.
+    /// Whether it was signalled since this was asked last.
+    fn take(&self) -> bool {
+        self.is_rung() && self.bell.rung.swap(false, Ordering::AcqRel)
+    }
+
+    /// Takes back what woke it.
     fn clear(&self) {
-        if self.is_rung() {
-            self.bell.bell.clear();
-            self.bell.rung.swap(false, Ordering::AcqRel);
-        }
+        self.bell.bell.clear();
     }
 }
 
@@ -170,7 +187,8 @@ impl Worker {
             if left.is_some_and(|left| left.is_zero()) {
                 return Err(WaitError::TimedOut(request));
             }
-            if let Err(error) = self.inner.step(&mut pace, left) {
+            // Signals are for who waits for anything: they stay.
+            if let Err(error) = self.inner.step(&mut pace, left, || false) {
                 return Err(WaitError::Worker(error, request));
             }
         }
@@ -183,15 +201,20 @@ impl Worker {
     /// [`WorkerError`]: waiting is refused by the system, or a handler waits.
     pub fn block_on<F: Future>(&self, future: F) -> Result<F::Output, WorkerError> {
         let mut future = pin!(future);
-        let waker = Waker::from(Arc::clone(&self.inner.sleeper.bell));
+        let woken =
+            Arc::new(Woken { bell: Arc::clone(&self.inner.sleeper.bell), word: AtomicBool::new(false) });
+        let waker = Waker::from(Arc::clone(&woken));
+        let is_woken = || woken.word.load(Ordering::Acquire);
         loop {
-            self.inner.sleeper.clear();
+            woken.word.swap(false, Ordering::AcqRel);
             if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
                 return Ok(output);
             }
             let mut pace = Pace::default();
-            while !self.inner.sleeper.is_rung() {
-                self.inner.step(&mut pace, None)?;
+            // Once at least: a future that wakes itself may wait for what comes of it.
+            self.inner.step(&mut pace, None, is_woken)?;
+            while !is_woken() {
+                self.inner.step(&mut pace, None, is_woken)?;
             }
         }
     }
@@ -206,8 +229,8 @@ impl Worker {
         let mut pace = Pace::default();
         loop {
             let left = end.map(|end| end.saturating_duration_since(Instant::now()));
-            if self.inner.step(&mut pace, left)? || self.inner.sleeper.is_rung() {
-                self.inner.sleeper.clear();
+            let happened = self.inner.step(&mut pace, left, || self.inner.sleeper.is_rung())?;
+            if self.inner.sleeper.take() || happened {
                 return Ok(true);
             }
             if left.is_some_and(|left| left.is_zero()) {
@@ -216,14 +239,17 @@ impl Worker {
         }
     }
 
-    /// Has its descriptor ([`AsFd`]) be readable when there is something to do. `false`: there is already: make progress instead of
-    /// waiting. The next [`Worker::progress`] ends it.
+    /// Has its descriptor ([`AsFd`]) be readable when there is something to do. `false`: there is already, or it was signalled: look
+    /// around and make progress instead of waiting. The next [`Worker::progress`] ends it.
     #[doc(alias = "ucp_worker_arm")]
     #[doc(alias = "ucp_worker_get_efd")]
     #[must_use = "false: do not wait"]
     pub fn arm(&self) -> bool {
+        if self.inner.ctx.is_forked() {
+            return false; // the descriptors are the parent's
+        }
         self.inner.sleeper.clear();
-        self.inner.arm()
+        !self.inner.sleeper.take() && self.inner.arm()
     }
 
     /// Wakes it from other threads.
@@ -240,8 +266,13 @@ struct Pace {
 }
 
 impl WorkerInner {
-    /// One step of waiting: answers whether something has happened.
-    fn step(&self, pace: &mut Pace, limit: Option<Duration>) -> Result<bool, WorkerError> {
+    /// One step of waiting: answers whether something has happened. It does not sleep once `is_woken`.
+    fn step(
+        &self,
+        pace: &mut Pace,
+        limit: Option<Duration>,
+        is_woken: impl Fn() -> bool,
+    ) -> Result<bool, WorkerError> {
         self.check_fork()?;
         if self.in_progress.get() {
             return Err(WorkerError::InHandler);
@@ -256,7 +287,7 @@ impl WorkerInner {
         } else if pace.idle < SPINS + YIELDS {
             std::thread::yield_now();
         } else {
-            self.sleep(limit)?;
+            self.sleep(limit, is_woken)?;
         }
         Ok(false)
     }
@@ -268,14 +299,21 @@ impl WorkerInner {
         idle && !self.core.borrow().has_news()
     }
 
-    fn sleep(&self, limit: Option<Duration>) -> Result<(), WorkerError> {
-        if !self.arm() {
+    fn sleep(&self, limit: Option<Duration>, is_woken: impl Fn() -> bool) -> Result<(), WorkerError> {
+        if is_woken() || !self.arm() {
             return Ok(());
         }
         let timeout = limit.map(|limit| Timespec::try_from(limit.min(LONG)).unwrap_or_default());
         let mut buffer = [const { std::mem::MaybeUninit::<Event>::uninit() }; 1];
         match epoll::wait(&self.epoll, &mut buffer, timeout.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Ok((events, _)) => {
+                // Rung for a word that somebody else looks at, too: it would be readable for ever.
+                if events.iter().any(|event| event.data.u64() == BELL) {
+                    self.sleeper.clear();
+                }
+                Ok(())
+            }
+            Err(Errno::INTR) => Ok(()),
             Err(errno) => Err(WorkerError::Wait(errno)),
         }
     }

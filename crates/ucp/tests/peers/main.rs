@@ -3,18 +3,19 @@
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, clippy::missing_panics_doc, unreachable_pub)] // tests
 
 mod faults;
+mod forks;
 mod many;
 mod roles;
 
 fn main() -> std::process::ExitCode {
     testkit::main! {
-        roles: [ roles::peer, many::member ],
+        roles: [ roles::peer, many::member, forks::parent ],
         tests: [
             faults::killed_in_each_phase => .secs(120), faults::replaced_by_exec_in_each_phase => .secs(120),
             faults::stopped_in_each_phase => .secs(120), faults::the_same_worker_connects_to_the_next_peer,
             faults::connecting_to_a_stopped_peer_is_bounded, faults::a_fork_s_child_keeps_nothing_alive,
             many::a_thousand_connections_leave_nothing_behind => .secs(120).alone(), many::sixty_four_processes => .secs(120),
-            many::several_workers_of_one_context,
+            many::several_workers_of_one_context, forks::a_child_is_refused_everything_and_harms_nothing => .secs(60),
         ],
     }
 }

@@ -2,10 +2,15 @@
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation)] // what a test expects, and patterns
 
+mod hostile;
 mod lives;
 mod memory;
 mod messages;
+mod orders;
+mod raw;
+mod reentry;
 mod remote;
+mod waiting;
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -53,6 +58,15 @@ impl Pair {
         while !holds() {
             assert!(Instant::now() < end, "not in time: {what}");
             self.progress();
+        }
+    }
+
+    /// Has the first make progress until that holds.
+    pub(crate) fn a_until(&self, what: &str, holds: impl Fn() -> bool) {
+        let end = Instant::now() + PATIENCE;
+        while !holds() {
+            assert!(Instant::now() < end, "not in time: {what}");
+            self.a.wait_any(Duration::from_millis(10)).unwrap();
         }
     }
 

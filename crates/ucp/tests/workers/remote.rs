@@ -128,3 +128,48 @@ fn a_job_that_panics_ends_the_thread_and_is_told() {
     assert_eq!(panics.unwrap_err().to_string(), "the worker's thread has ended");
     assert!(block_on(remote.run(|_| async {})).is_err());
 }
+
+/// Polls it once: then what it asks for is on its way to the thread.
+fn begin<F: Future>(future: F) -> std::pin::Pin<Box<F>> {
+    let mut future = Box::pin(future);
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(future.as_mut().poll(&mut cx).is_pending());
+    future
+}
+
+#[test]
+fn residents_that_nobody_awaits_are_dropped_after_what_was_asked_of_them() {
+    struct Noted(mpsc::Sender<&'static str>);
+    impl Drop for Noted {
+        fn drop(&mut self) {
+            self.0.send("dropped").unwrap();
+        }
+    }
+    let remote = WorkerThread::spawn(&context("shm")).unwrap();
+    // Keeps the thread busy, so that what follows waits for it.
+    let busy = || {
+        let (go, waits) = mpsc::channel::<()>();
+        let (begun, begins) = mpsc::channel::<()>();
+        let busy = begin(remote.run(move |_| async move {
+            begun.send(()).unwrap();
+            waits.recv().unwrap();
+        }));
+        begins.recv_timeout(PATIENCE).unwrap();
+        (go, busy)
+    };
+    let (sender, told) = mpsc::channel();
+    let (go, _busy) = busy();
+    let theirs = sender.clone();
+    drop(begin(remote.keep(move |_| Ok::<_, ()>(Noted(theirs)))));
+    go.send(()).unwrap();
+    assert_eq!(told.recv_timeout(PATIENCE), Ok("dropped"), "made for nobody");
+
+    let theirs = sender.clone();
+    let noted = block_on(remote.keep(move |_| Ok::<_, ()>(Noted(theirs)))).unwrap().unwrap();
+    let (go, _busy) = busy();
+    drop(begin(noted.run(|noted| async move { noted.0.send("run").unwrap() })));
+    drop(noted);
+    go.send(()).unwrap();
+    assert_eq!(told.recv_timeout(PATIENCE), Ok("run"), "it was asked for before");
+    assert_eq!(told.recv_timeout(PATIENCE), Ok("dropped"));
+}
