@@ -15,6 +15,7 @@ use futures_util::stream::FuturesUnordered;
 use futures_util::{SinkExt as _, Stream as _, StreamExt as _};
 use parking_lot::Mutex;
 use ucs::Status;
+use ucs::fork::{self, Generation};
 use ucs::sync::{AtomicU64, Ordering};
 
 use crate::{Context, Worker, WorkerError};
@@ -28,7 +29,8 @@ const RUNNING: usize = 1024;
 type Job = Box<dyn FnOnce(&Thread) -> Task + Send>;
 type Task = Pin<Box<dyn Future<Output = ()>>>;
 
-/// The thread has ended before the job has: the worker could not wait any more, or a job has panicked.
+/// The thread has ended before the job has: the worker could not wait any more, or a job has panicked. Or this is a fork's child, which has
+/// no such thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the worker's thread has ended")]
 pub struct ThreadEnded;
@@ -60,7 +62,7 @@ impl WorkerThread {
         let (jobs, queue) = mpsc::channel(WAITING);
         let (told, made) = std::sync::mpsc::sync_channel(1);
         let ctx = ctx.clone();
-        let retired = Arc::<Retired>::default();
+        let retired = Arc::new(Retired { list: Mutex::default(), generation: fork::generation() });
         let theirs = Arc::clone(&retired);
         let run = move || match ctx.worker() {
             Ok(worker) => {
@@ -111,13 +113,19 @@ impl Thread {
 }
 
 /// Residents that nobody has any more.
-#[derive(Default)]
-struct Retired(Mutex<(Vec<u64>, Option<Waker>)>);
+struct Retired {
+    list: Mutex<(Vec<u64>, Option<Waker>)>,
+    /// A fork's child has no such thread, which may have held the lock.
+    generation: Generation,
+}
 
 impl Retired {
     fn push(&self, number: u64) {
+        if !self.generation.is_current() {
+            return;
+        }
         let waker = {
-            let mut retired = self.0.lock();
+            let mut retired = self.list.lock();
             retired.0.push(number);
             retired.1.take()
         };
@@ -126,7 +134,7 @@ impl Retired {
 
     fn clear(&self, residents: &RefCell<HashMap<u64, Rc<dyn Any>>>, waker: &Waker) {
         let numbers = {
-            let mut retired = self.0.lock();
+            let mut retired = self.list.lock();
             retired.1 = Some(waker.clone());
             std::mem::take(&mut retired.0)
         };
@@ -168,7 +176,11 @@ impl Remote {
         J: FnOnce(&Thread) -> F + Send + 'static,
     {
         let mut jobs = self.jobs.clone(); // held until the answer is there: so is the thread
+        let generation = self.retired.generation;
         async move {
+            if !generation.is_current() {
+                return Err(ThreadEnded); // for a fork's child, which would wait for ever
+            }
             let (answer, answered) = oneshot::channel();
             let job: Job = Box::new(move |thread| {
                 let running = job(thread);
