@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::fmt;
 use std::marker::PhantomData;
 use std::pin::Pin;
@@ -60,6 +61,7 @@ impl WorkerThread {
     /// [`WorkerError`]: the worker or the thread could not be made.
     pub fn spawn(ctx: &Context) -> Result<Remote, WorkerError> {
         let (jobs, queue) = mpsc::channel(WAITING);
+        let (alive, end) = mpsc::channel(0);
         let (told, made) = std::sync::mpsc::sync_channel(1);
         let ctx = ctx.clone();
         let retired = Arc::new(Retired { list: Mutex::default(), generation: fork::generation() });
@@ -67,7 +69,8 @@ impl WorkerThread {
         let run = move || match ctx.worker() {
             Ok(worker) => {
                 if told.send(Ok(())).is_ok() {
-                    Thread { worker: Rc::new(worker), residents: Rc::default(), retired: theirs }.run(queue);
+                    Thread { worker: Rc::new(worker), residents: Rc::default(), retired: theirs }
+                        .run(queue, end);
                 }
             }
             Err(error) => _ = told.send(Err(error)),
@@ -75,7 +78,7 @@ impl WorkerThread {
         let thread = std::thread::Builder::new().name("rucx-worker".to_owned()).spawn(run);
         thread.map_err(|error| WorkerError::Thread(error.to_string()))?;
         made.recv().unwrap_or(Err(WorkerError::Thread("it has panicked".to_owned())))?;
-        Ok(Remote { jobs, retired })
+        Ok(Remote { jobs, alive, retired })
     }
 }
 
@@ -87,14 +90,15 @@ struct Thread {
 }
 
 impl Thread {
-    fn run(self, mut queue: mpsc::Receiver<Job>) {
+    fn run(self, mut queue: mpsc::Receiver<Job>, mut end: mpsc::Receiver<Infallible>) {
         let mut tasks = FuturesUnordered::<Task>::new();
         let ended = self.worker.block_on(std::future::poll_fn(|cx| {
             self.retired.clear(&self.residents, cx.waker());
             loop {
                 while let Poll::Ready(Some(())) = tasks.poll_next_unpin(cx) {}
                 if tasks.len() >= RUNNING {
-                    return Poll::Pending;
+                    // The queue, which is not looked at now, would tell as well.
+                    return Pin::new(&mut end).poll_next(cx).map(drop);
                 }
                 match Pin::new(&mut queue).poll_next(cx) {
                     Poll::Ready(Some(job)) => tasks.push(job(&self)),
@@ -149,6 +153,8 @@ impl Retired {
 #[derive(Clone)]
 pub struct Remote {
     jobs: mpsc::Sender<Job>,
+    /// Its end tells that nobody waits for any job.
+    alive: mpsc::Sender<Infallible>,
     retired: Arc<Retired>,
 }
 
@@ -175,7 +181,7 @@ impl Remote {
         F: Future<Output = T> + 'static,
         J: FnOnce(&Thread) -> F + Send + 'static,
     {
-        let mut jobs = self.jobs.clone(); // held until the answer is there: so is the thread
+        let (mut jobs, alive) = (self.jobs.clone(), self.alive.clone()); // held until the answer is there: so is the thread
         let generation = self.retired.generation;
         async move {
             if !generation.is_current() {
@@ -191,7 +197,7 @@ impl Remote {
             });
             jobs.send(job).await.map_err(|_| ThreadEnded)?;
             let answer = answered.await.map_err(|_| ThreadEnded);
-            drop(jobs);
+            drop((jobs, alive));
             answer
         }
     }
