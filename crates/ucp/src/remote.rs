@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::fmt;
 use std::marker::PhantomData;
 use std::pin::Pin;
@@ -15,6 +16,7 @@ use futures_util::stream::FuturesUnordered;
 use futures_util::{SinkExt as _, Stream as _, StreamExt as _};
 use parking_lot::Mutex;
 use ucs::Status;
+use ucs::fork::{self, Generation};
 use ucs::sync::{AtomicU64, Ordering};
 
 use crate::{Context, Worker, WorkerError};
@@ -28,7 +30,8 @@ const RUNNING: usize = 1024;
 type Job = Box<dyn FnOnce(&Thread) -> Task + Send>;
 type Task = Pin<Box<dyn Future<Output = ()>>>;
 
-/// The thread has ended before the job has: the worker could not wait any more, or a job has panicked.
+/// The thread has ended before the job has: the worker could not wait any more, or a job has panicked. Or this is a fork's child, which has
+/// no such thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the worker's thread has ended")]
 pub struct ThreadEnded;
@@ -58,14 +61,16 @@ impl WorkerThread {
     /// [`WorkerError`]: the worker or the thread could not be made.
     pub fn spawn(ctx: &Context) -> Result<Remote, WorkerError> {
         let (jobs, queue) = mpsc::channel(WAITING);
+        let (alive, end) = mpsc::channel(0);
         let (told, made) = std::sync::mpsc::sync_channel(1);
         let ctx = ctx.clone();
-        let retired = Arc::<Retired>::default();
+        let retired = Arc::new(Retired { list: Mutex::default(), generation: fork::generation() });
         let theirs = Arc::clone(&retired);
         let run = move || match ctx.worker() {
             Ok(worker) => {
                 if told.send(Ok(())).is_ok() {
-                    Thread { worker: Rc::new(worker), residents: Rc::default(), retired: theirs }.run(queue);
+                    Thread { worker: Rc::new(worker), residents: Rc::default(), retired: theirs }
+                        .run(queue, end);
                 }
             }
             Err(error) => _ = told.send(Err(error)),
@@ -73,7 +78,7 @@ impl WorkerThread {
         let thread = std::thread::Builder::new().name("rucx-worker".to_owned()).spawn(run);
         thread.map_err(|error| WorkerError::Thread(error.to_string()))?;
         made.recv().unwrap_or(Err(WorkerError::Thread("it has panicked".to_owned())))?;
-        Ok(Remote { jobs, retired })
+        Ok(Remote { jobs, alive, retired })
     }
 }
 
@@ -85,14 +90,15 @@ struct Thread {
 }
 
 impl Thread {
-    fn run(self, mut queue: mpsc::Receiver<Job>) {
+    fn run(self, mut queue: mpsc::Receiver<Job>, mut end: mpsc::Receiver<Infallible>) {
         let mut tasks = FuturesUnordered::<Task>::new();
         let ended = self.worker.block_on(std::future::poll_fn(|cx| {
             self.retired.clear(&self.residents, cx.waker());
             loop {
                 while let Poll::Ready(Some(())) = tasks.poll_next_unpin(cx) {}
                 if tasks.len() >= RUNNING {
-                    return Poll::Pending;
+                    // The queue, which is not looked at now, would tell as well.
+                    return Pin::new(&mut end).poll_next(cx).map(drop);
                 }
                 match Pin::new(&mut queue).poll_next(cx) {
                     Poll::Ready(Some(job)) => tasks.push(job(&self)),
@@ -111,13 +117,19 @@ impl Thread {
 }
 
 /// Residents that nobody has any more.
-#[derive(Default)]
-struct Retired(Mutex<(Vec<u64>, Option<Waker>)>);
+struct Retired {
+    list: Mutex<(Vec<u64>, Option<Waker>)>,
+    /// A fork's child has no such thread, which may have held the lock.
+    generation: Generation,
+}
 
 impl Retired {
     fn push(&self, number: u64) {
+        if !self.generation.is_current() {
+            return;
+        }
         let waker = {
-            let mut retired = self.0.lock();
+            let mut retired = self.list.lock();
             retired.0.push(number);
             retired.1.take()
         };
@@ -126,7 +138,7 @@ impl Retired {
 
     fn clear(&self, residents: &RefCell<HashMap<u64, Rc<dyn Any>>>, waker: &Waker) {
         let numbers = {
-            let mut retired = self.0.lock();
+            let mut retired = self.list.lock();
             retired.1 = Some(waker.clone());
             std::mem::take(&mut retired.0)
         };
@@ -141,6 +153,8 @@ impl Retired {
 #[derive(Clone)]
 pub struct Remote {
     jobs: mpsc::Sender<Job>,
+    /// Its end tells that nobody waits for any job.
+    alive: mpsc::Sender<Infallible>,
     retired: Arc<Retired>,
 }
 
@@ -167,8 +181,12 @@ impl Remote {
         F: Future<Output = T> + 'static,
         J: FnOnce(&Thread) -> F + Send + 'static,
     {
-        let mut jobs = self.jobs.clone(); // held until the answer is there: so is the thread
+        let (mut jobs, alive) = (self.jobs.clone(), self.alive.clone()); // held until the answer is there: so is the thread
+        let generation = self.retired.generation;
         async move {
+            if !generation.is_current() {
+                return Err(ThreadEnded); // for a fork's child, which would wait for ever
+            }
             let (answer, answered) = oneshot::channel();
             let job: Job = Box::new(move |thread| {
                 let running = job(thread);
@@ -179,7 +197,7 @@ impl Remote {
             });
             jobs.send(job).await.map_err(|_| ThreadEnded)?;
             let answer = answered.await.map_err(|_| ThreadEnded);
-            drop(jobs);
+            drop((jobs, alive));
             answer
         }
     }

@@ -200,38 +200,31 @@ impl WorkerInner {
         found
     }
 
-    /// Tells what was found, with nothing borrowed. One at a time: where the user's code panics, the others are told by the next call.
+    /// Tells what was found, with nothing borrowed: what has ended first. One at a time: where the user's code panics, the rest is told
+    /// by the next call.
     #[inline]
     fn tell(&self) -> usize {
         let mut told = 0;
         loop {
-            self.end_all(&mut told);
-            let event = self.core.borrow_mut().events.pop_front();
-            match event {
-                Some(Event::Message(ep, kind, id, bytes, len)) => self.deliver(&ep, (kind, id), bytes, len),
-                Some(Event::Gone(ep, why)) => self.fail(&ep, why.into()),
-                None => return told,
+            let mut core = self.core.borrow_mut();
+            if let Some((op, result)) = core.done.pop_front() {
+                drop(core);
+                op.end(result);
+            } else if let Some(ep) = core.closing.pop() {
+                drop(core);
+                self.end(&ep);
+            } else {
+                let event = core.events.pop_front();
+                drop(core);
+                match event {
+                    Some(Event::Message(ep, kind, id, bytes, len)) => {
+                        self.deliver(&ep, (kind, id), bytes, len)
+                    }
+                    Some(Event::Gone(ep, why)) => self.fail(&ep, why.into()),
+                    None => return told,
+                }
             }
             told += 1;
-        }
-    }
-
-    /// Ends what has ended: operations, then endpoints that waited for theirs.
-    #[inline]
-    fn end_all(&self, told: &mut usize) {
-        loop {
-            let (done, closing) = {
-                let mut core = self.core.borrow_mut();
-                let done = core.done.pop_front();
-                let closing = if done.is_none() { core.closing.pop() } else { None };
-                (done, closing)
-            };
-            match (done, closing) {
-                (Some((op, result)), _) => op.end(result),
-                (None, Some(ep)) => self.end(&ep),
-                (None, None) => return,
-            }
-            *told += 1;
         }
     }
 
@@ -330,7 +323,7 @@ impl Drop for Worker {
         let ifaces = std::mem::take(&mut *self.inner.ifaces.borrow_mut());
         // These may hold endpoints, which hold the worker.
         let handlers = std::mem::take(&mut *self.inner.handlers.borrow_mut());
-        self.inner.end_all(&mut 0);
+        self.inner.tell();
         drop((ifaces, handlers, callbacks, events, busy));
     }
 }

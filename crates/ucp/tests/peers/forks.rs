@@ -3,12 +3,19 @@
 use std::time::{Duration, Instant};
 
 use testkit::{Role, role};
-use ucp::{AmMessage, CloseMode, EpError, Request, Status, WorkerError};
+use ucp::{
+    AmMessage, CloseMode, EpError, Remote, Request, Resident, Status, ThreadEnded, WorkerError, WorkerThread,
+};
 
 use crate::roles::{ASK, COUNT, LONG, Peer, Side};
 
 /// What a child may do with a worker, an endpoint and a message of its parent's: all that there is.
-fn child(side: Side, mut kept: Vec<AmMessage>, request: Request<Vec<u8>>) -> String {
+fn child(
+    side: Side,
+    mut kept: Vec<AmMessage>,
+    request: Request<Vec<u8>>,
+    thread: (Remote, Resident<u8>),
+) -> String {
     let Side { worker, ep, .. } = side;
     let told = [
         ep.am_send(COUNT, b"", vec![1]).into_result().unwrap().unwrap_err().status(),
@@ -28,12 +35,27 @@ fn child(side: Side, mut kept: Vec<AmMessage>, request: Request<Vec<u8>>) -> Str
     assert_eq!((worker.progress(), worker.arm()), (0, false));
     ep.on_error(|_| {});
     worker.signaler().signal();
+    // Of a thread that is not here.
+    let (remote, resident) = thread;
+    assert_eq!(once(remote.run(|_| async {})), Some(Err(ThreadEnded)));
+    assert_eq!(once(resident.run(|value| async move { *value })), Some(Err(ThreadEnded)));
+    assert!(once(remote.keep(|_| Ok::<u8, ()>(1))).is_some_and(|kept| kept.is_err()));
+    drop((remote, resident));
     drop(kept);
     drop((ep, worker));
     // Workers of its own.
     let peer = Peer::start(&[]);
     Side::connect(&peer).round_trip();
     "done".to_owned()
+}
+
+/// What a future answers at once.
+fn once<F: Future>(future: F) -> Option<F::Output> {
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    match std::pin::pin!(future).poll(&mut cx) {
+        std::task::Poll::Ready(output) => Some(output),
+        std::task::Poll::Pending => None,
+    }
 }
 
 /// A worker with an endpoint, messages kept, and an operation on its way, whose process forks.
@@ -50,10 +72,13 @@ pub fn parent() {
     let kept = side.back.take();
     let request = kept[0].reply().am_send(COUNT, b"", vec![1; LONG]);
     assert!(!request.is_ended());
+    let remote = WorkerThread::spawn(&crate::roles::context()).unwrap();
+    let resident = side.worker.block_on(remote.keep(|_| Ok::<u8, ()>(7))).unwrap().unwrap().unwrap();
+    let thread = (remote, resident);
     // SAFETY: this thread is the only one that the child needs anything of.
     let pid = match unsafe { libc::fork() } {
         0 => {
-            role::send(child(side, kept, request).as_bytes());
+            role::send(child(side, kept, request, thread).as_bytes());
             // SAFETY: ends this process.
             unsafe { libc::_exit(0) }
         }
@@ -71,6 +96,8 @@ pub fn parent() {
         assert!(received.into_result().unwrap().is_ok());
     }
     side.round_trip();
+    let value = side.worker.block_on(thread.1.run(|value| async move { *value }));
+    assert_eq!(value.unwrap(), Ok(7));
     let (begin, before) = (Instant::now(), cpu());
     while begin.elapsed() < Duration::from_millis(300) {
         side.worker.wait_any(Duration::from_millis(100)).unwrap();

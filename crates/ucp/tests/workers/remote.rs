@@ -173,3 +173,23 @@ fn residents_that_nobody_awaits_are_dropped_after_what_was_asked_of_them() {
     assert_eq!(told.recv_timeout(PATIENCE), Ok("run"), "it was asked for before");
     assert_eq!(told.recv_timeout(PATIENCE), Ok("dropped"));
 }
+
+#[test]
+fn the_thread_ends_also_when_no_more_jobs_fit() {
+    let (sender, ended) = mpsc::channel::<()>();
+    let (begun, begins) = mpsc::channel::<()>();
+    let remote = WorkerThread::spawn(&context("shm")).unwrap();
+    for _ in 0..1100 {
+        let (sender, begun) = (sender.clone(), begun.clone());
+        drop(begin(remote.run(move |_| async move {
+            let _sender = sender;
+            begun.send(()).unwrap();
+            std::future::pending::<()>().await;
+        })));
+    }
+    drop(sender);
+    (0..1024).for_each(|_| begins.recv_timeout(PATIENCE).unwrap());
+    assert_eq!(begins.recv_timeout(Duration::from_millis(50)), Err(mpsc::RecvTimeoutError::Timeout));
+    drop(remote);
+    assert_eq!(ended.recv_timeout(PATIENCE), Err(mpsc::RecvTimeoutError::Disconnected));
+}
