@@ -36,6 +36,10 @@ pub(super) struct SelfIface {
     /// Buffers of messages that were taken.
     spare: Vec<Vec<u8>>,
     bell: Doorbell,
+    /// It was armed, and nothing has happened since.
+    is_armed: bool,
+    /// The bell was rung, and nobody has looked since.
+    is_rung: bool,
 }
 
 #[derive(Debug)]
@@ -55,7 +59,19 @@ impl SelfIface {
         };
         let address = Address { context_uuid: *params.exports.uuid(), secret: params.exports.token() };
         let (waiting, spare) = (VecDeque::new(), Vec::new());
-        Ok(Self { attr, address, eps: Places::new(), waiting, spare, bell: Doorbell::new()? })
+        let (is_armed, is_rung) = (false, false);
+        let bell = Doorbell::new()?;
+        Ok(Self { attr, address, eps: Places::new(), waiting, spare, bell, is_armed, is_rung })
+    }
+
+    /// Has the next progress find it. Who has armed may wait for it elsewhere than where it comes from, on the same thread.
+    #[inline]
+    fn happens(&mut self, event: Event) {
+        self.waiting.push_back(event);
+        if std::mem::take(&mut self.is_armed) {
+            self.is_rung = true;
+            self.bell.ring();
+        }
     }
 }
 
@@ -79,7 +95,7 @@ impl Iface for SelfIface {
         let ep = self.eps.add(None);
         let other = self.eps.add(Some(ep));
         self.eps.get(ep).into_iter().for_each(|counterpart| *counterpart = Some(other));
-        self.waiting.push_back(Event::Arrived(other));
+        self.happens(Event::Arrived(other));
         Ok(NewEp { ep, peer: address.context_uuid })
     }
 
@@ -88,7 +104,7 @@ impl Iface for SelfIface {
             && let Some(counterpart) = self.eps.get(other)
         {
             *counterpart = None;
-            self.waiting.push_back(Event::Gone(other));
+            self.happens(Event::Gone(other));
         }
     }
 
@@ -111,11 +127,15 @@ impl Iface for SelfIface {
             self.spare.push(bytes);
             return Err(error.into());
         }
-        self.waiting.push_back(Event::Message(other, tag & 0xff_ffff, bytes));
+        self.happens(Event::Message(other, tag & 0xff_ffff, bytes));
         Ok(())
     }
 
     fn progress(&mut self, sink: &mut dyn Sink) -> usize {
+        self.is_armed = false;
+        if std::mem::take(&mut self.is_rung) {
+            self.bell.clear();
+        }
         for count in 0..BATCH {
             let Some(event) = self.waiting.pop_front() else { return count };
             match event {
@@ -138,11 +158,11 @@ impl Iface for SelfIface {
     }
 
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {
-        // Never rung: nobody but the one who would wait sends to it, and `arm` sees that.
         Some(self.bell.as_fd())
     }
 
     fn arm(&mut self) -> bool {
-        self.waiting.is_empty()
+        self.is_armed = self.waiting.is_empty();
+        self.is_armed
     }
 }

@@ -29,7 +29,7 @@ use crate::api::{
 use crate::export::PeerState;
 use crate::memory::Local;
 use crate::process::Process;
-use crate::ring::{Consumer, Incoming, LINE, Producer, ring_len};
+use crate::ring::{Consumer, Incoming, LINE, MAX_TAG, Producer, ring_len};
 use crate::service::watch::{Watch, Watching};
 use crate::service::{Arrival, Door, Exporter, Service};
 use crate::transports::places::Places;
@@ -162,8 +162,10 @@ impl ShmIface {
         self.is_armed = false;
         self.eps.each(|_, ep| {
             ep.receives.disarm();
-            if ep.wanted.take().is_some() {
+            if let Some(len) = ep.wanted {
                 ep.sends.disarm();
+                // Without room it is still waited for, whether or not the message was refused before this.
+                ep.wanted = Some(len).filter(|len| !ep.sends.has_room(*len));
             }
         });
         let mut buffer = [const { std::mem::MaybeUninit::<Event>::uninit() }; 64];
@@ -326,7 +328,7 @@ impl Iface for ShmIface {
             message.write(head + at, piece);
             Ok(())
         })?;
-        message.publish(tag);
+        message.publish(tag & MAX_TAG);
         if ep.sends.must_wake() {
             ep.wake();
         }
