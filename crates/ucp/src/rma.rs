@@ -149,7 +149,7 @@ impl RemoteRegion {
     /// again; the bytes are there for all when [`Endpoint::flush`] has ended.
     ///
     /// # Errors
-    /// As the request's: see [`TransferError`](crate::TransferError).
+    /// As the request's: see [`TransferError`].
     #[doc(alias = "ucp_put_nbx")]
     #[inline]
     pub fn put<M: Source>(&self, offset: u64, operand: M) -> Request<M> {
@@ -162,7 +162,7 @@ impl RemoteRegion {
     /// Copies from `offset` of the peer's region on into all of `operand`, without the peer's doing.
     ///
     /// # Errors
-    /// As the request's: see [`TransferError`](crate::TransferError).
+    /// As the request's: see [`TransferError`].
     #[doc(alias = "ucp_get_nbx")]
     #[inline]
     pub fn get<M: Destination>(&self, offset: u64, operand: M) -> Request<M> {
