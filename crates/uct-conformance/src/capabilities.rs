@@ -10,7 +10,7 @@ use uct::transports;
 
 use crate::bench::{Bench, assert_holds, assert_revoked, whole};
 use crate::fixture::{Fixture, Kind, Place, pattern};
-use crate::{Check, list};
+use crate::{Check, iface, list};
 
 pub(crate) const CHECKS: &[Check] = list![capabilities:
     the_table_is_what_components_say in Once,
@@ -25,10 +25,11 @@ pub(crate) const CHECKS: &[Check] = list![capabilities:
     revocable in Once,
     atomics in Once,
     survives_exporter_stop in Once,
+    messages in Once,
 ];
 
 /// Every capability, with the flag that announces it; each has a check of the same name, which proves it.
-const ALL: [(&str, Option<MdFlags>); 10] = [
+const ALL: [(&str, Option<MdFlags>); 11] = [
     ("alloc", Some(MdFlags::ALLOC)),
     ("reg", Some(MdFlags::REG)),
     ("export", Some(MdFlags::EXPORTED_MKEY)),
@@ -39,6 +40,7 @@ const ALL: [(&str, Option<MdFlags>); 10] = [
     ("revocable", Some(MdFlags::REVOCABLE)),
     ("atomics", Some(MdFlags::ATOMICS)),
     ("survives-exporter-stop", None),
+    ("messages", None),
 ];
 
 /// A line of the committed table.
@@ -320,4 +322,9 @@ fn survives_exporter_stop(bench: &Bench) {
     bench.exporter.process().lock().cont();
     assert_eq!(bench.exporter.read(region, 0, 9) == b"meanwhile", written);
     proved(&bench, "survives-exporter-stop", survives);
+}
+
+/// An interface, by which a message arrives.
+fn messages(bench: &Bench) {
+    proved(bench, "messages", iface::has_messages(bench));
 }

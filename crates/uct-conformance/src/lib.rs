@@ -31,6 +31,7 @@
 //! | `imported` | attached memory as an operand, by every pair of transports; which side failed is told |
 //! | `revoke` | nothing gets in after it, and nothing else is hit by it |
 //! | `many` | thousands of regions and exports, a full table |
+//! | `iface` | messages whole, once, in order; addresses, ends, waits; two threads, another process |
 //! | `concurrent` | many threads at once against a model |
 //! | `capabilities` | the committed table says what the component says, and each line is proved |
 //!
@@ -54,6 +55,7 @@ mod capabilities;
 mod concurrent;
 mod exporter;
 mod fixture;
+mod iface;
 mod imported;
 mod many;
 pub mod nic;
@@ -120,6 +122,12 @@ pub fn checks() -> impl Iterator<Item = Check> {
         imported::CHECKS,
         revoke::CHECKS,
         many::CHECKS,
+        iface::addresses::CHECKS,
+        iface::messages::CHECKS,
+        iface::waiting::CHECKS,
+        iface::ends::CHECKS,
+        iface::threads::CHECKS,
+        iface::processes::CHECKS,
         concurrent::CHECKS,
         capabilities::CHECKS,
     ];
@@ -145,7 +153,8 @@ impl Scope {
 }
 
 /// The processes the checks start.
-pub const ROLES: &[(&str, RoleFn)] = &[("exporter", exporter::role), ("allocator", alloc::allocator)];
+pub const ROLES: &[(&str, RoleFn)] =
+    &[("exporter", exporter::role), ("allocator", alloc::allocator), ("echo", iface::processes::echo)];
 
 /// The checks as tests, for each place of the fixture.
 #[must_use]

@@ -8,11 +8,13 @@ use ucs::config::AnyVar;
 use ucs::sync::{AtomicUsize, Ordering};
 use uct::api::{
     AllocError, AmoOp, AtomicOp, AttachError, AttachRequest, Attached, Attachment, Capability, Component,
-    ComponentId, Md, MdAttr, MdFlags, MdParams, MdResource, Memh, OpenError, PackError, PackFlags, RegError,
+    ComponentId, Iface, IfaceError, Md, MdAttr, MdFlags, MdParams, MdResource, Memh, OpenError, PackError,
+    PackFlags, RegError,
 };
 use uct::export::Export;
 use uct::memory::{AccessError, Local, LocalMem, LocalMut, MappedView, OperandReason, Rights, StaleReason};
 
+use crate::iface::FakeIface;
 use crate::overrun;
 
 /// What is wrong.
@@ -53,6 +55,14 @@ pub(crate) enum Fault {
     ChangesItsAttributes,
     AlignsToNoPowerOfTwo,
     RegistersNothingOfOthers,
+    DropsAMessage,
+    DoublesAMessage,
+    SwapsMessages,
+    TellsGoneTwice,
+    ArmsAlthoughSomethingIsThere,
+    NeverSleeps,
+    SendsWhatIsTooLong,
+    HasNoInterface,
 }
 
 /// The memory of both sides by its address: what lets an attachment go past its export.
@@ -154,6 +164,14 @@ impl Md for FakeMd {
         let real = self.real.reg(mem)?;
         self.registry.lock().insert(mem.address(), Arc::downgrade(mem));
         Ok(Box::new(FakeMemh { real, fault: self.fault, mem: Arc::clone(mem), first: Mutex::default() }))
+    }
+
+    fn open_iface(&self) -> Result<Option<Box<dyn Iface>>, IfaceError> {
+        if self.fault == Fault::HasNoInterface {
+            return Ok(None);
+        }
+        let real = self.real.open_iface()?;
+        Ok(real.map(|real| Box::new(FakeIface::new(real, self.fault)) as Box<dyn Iface>))
     }
 
     fn can_attach(&self, component: ComponentId, global_id: &[u8]) -> bool {

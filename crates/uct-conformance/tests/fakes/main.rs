@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc)] // tests
 
 mod fake;
+mod iface;
 mod overrun;
 
 use testkit::{Role, Signal, Test, expect_panic, role};
@@ -95,6 +96,39 @@ const CAUGHT: &[(&str, Fault, &[&str])] = &[
     ),
     ("changes_its_attributes", Fault::ChangesItsAttributes, &["attr::attributes_never_change"]),
     ("aligns_to_no_power_of_two", Fault::AlignsToNoPowerOfTwo, &["attr::fields_are_sane"]),
+    (
+        "drops_a_message",
+        Fault::DropsAMessage,
+        &["iface::every_length_arrives_whole", "iface::full_until_taken"],
+    ),
+    (
+        "doubles_a_message",
+        Fault::DoublesAMessage,
+        &[
+            "iface::every_length_arrives_whole",
+            "iface::full_until_taken",
+            "iface::random_traffic_matches_a_model",
+            "iface::two_threads_send_all",
+        ],
+    ),
+    (
+        "swaps_messages",
+        Fault::SwapsMessages,
+        &["iface::arrival_comes_before_messages", "iface::full_until_taken"],
+    ),
+    (
+        "tells_gone_twice",
+        Fault::TellsGoneTwice,
+        &["iface::gone_is_told_once_after_all_messages", "iface::who_disconnects_is_told_nothing"],
+    ),
+    (
+        "arms_although_something_is_there",
+        Fault::ArmsAlthoughSomethingIsThere,
+        &["iface::arm_sees_what_is_there"],
+    ),
+    ("never_sleeps", Fault::NeverSleeps, &["iface::idle_ones_sleep", "iface::a_message_wakes"]),
+    ("sends_what_is_too_long", Fault::SendsWhatIsTooLong, &["iface::too_long_sends_nothing"]),
+    ("has_no_interface", Fault::HasNoInterface, &["capabilities::messages", "iface::a_message_wakes"]),
     ("registers_nothing_of_others", Fault::RegistersNothingOfOthers, &["pack::kinds_of_memory"]),
 ];
 
@@ -116,7 +150,16 @@ fn does_not_apply(real: &str, fault: Fault) -> bool {
         Fault::AddsInTwoSteps
         | Fault::AnswersTheWordAfter
         | Fault::HasNoAtomics
-        | Fault::DoesAtomicsPastTheGate => real == "cma",
+        | Fault::DoesAtomicsPastTheGate
+        // Nor an interface.
+        | Fault::DropsAMessage
+        | Fault::DoublesAMessage
+        | Fault::SwapsMessages
+        | Fault::TellsGoneTwice
+        | Fault::ArmsAlthoughSomethingIsThere
+        | Fault::NeverSleeps
+        | Fault::SendsWhatIsTooLong
+        | Fault::HasNoInterface => real == "cma",
         _ => false,
     }
 }

@@ -54,6 +54,7 @@ pub const CAPABILITIES: &[Capability] = &[
     },
     Capability { name: "atomics", supported: false, note: "the kernel copies only" },
     Capability { name: "survives-exporter-stop", supported: true, note: "once attached" },
+    Capability { name: "messages", supported: false, note: "it moves memory only" },
 ];
 
 impl Component for CmaComponent {
