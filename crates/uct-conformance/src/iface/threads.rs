@@ -1,13 +1,15 @@
 //! Each interface with a thread of its own.
 
+use std::collections::HashMap;
 use std::thread;
 use std::time::Instant;
 
+use ucs::time::Deadline;
 use uct::api::{EpId, Gone, Iface, NewEp, Payload, SendError, Sink};
 use uct::memory::Local;
 
 use super::waiting::wakes;
-use super::{End, PATIENCE, Shape, World, each};
+use super::{End, Event, Log, PATIENCE, Shape, World, each, each_of_two};
 use crate::bench::Bench;
 use crate::fixture::pattern;
 use crate::{Check, list};
@@ -16,6 +18,7 @@ use End::{A, B};
 pub(crate) const CHECKS: &[Check] = list![iface:
     two_threads_send_all in Once,
     two_threads_that_sleep_are_woken in Once,
+    guests_of_another_thread_are_heard_to_the_end in Once,
 ];
 
 /// What the messages are parts of: message `n` begins at byte `n % STEPS`.
@@ -143,4 +146,61 @@ fn two_threads_send_all(bench: &Bench) {
 
 fn two_threads_that_sleep_are_woken(bench: &Bench) {
     each(bench, |world| both(world, 20_000, true));
+}
+
+/// One thread connects, sends a few messages and disconnects at once, again and again. The other one, which looks all the while, is
+/// told of each: that it has come, its messages, that it is gone.
+fn guests_of_another_thread_are_heard_to_the_end(bench: &Bench) {
+    const GUESTS: u32 = 500;
+    each_of_two(bench, |world| {
+        let (mut guest, mut host) = (world.take(A), world.take(B));
+        let address = host.address();
+        let guests = move || {
+            for number in 0..GUESTS {
+                let ep = guest.connect(&address, &Deadline::after(PATIENCE)).unwrap().ep;
+                let count = 1 + number % 5;
+                for tag in 0..count {
+                    guest.am(ep, tag, [&[], &[]], &Local::bytes(&count.to_le_bytes())).unwrap();
+                }
+                guest.disconnect(ep);
+            }
+        };
+        thread::scope(|scope| {
+            scope.spawn(guests);
+            let (mut log, mut here, mut left) = (Log::default(), HashMap::new(), 0);
+            let mut last = Instant::now();
+            while left < GUESTS {
+                if host.progress(&mut log) == 0 {
+                    assert!(last.elapsed() < PATIENCE, "{left} guests were heard to the end");
+                    thread::yield_now();
+                    continue;
+                }
+                last = Instant::now();
+                for event in log.0.drain(..) {
+                    match event {
+                        Event::Arrived(new) => {
+                            assert_eq!(here.insert(new.ep, (0, None)), None, "it comes once")
+                        }
+                        Event::Am(ep, tag, bytes) => {
+                            let (heard, all) = here.get_mut(&ep).expect("it has come, and is not gone");
+                            assert_eq!(tag, *heard, "in order, each once");
+                            *heard += 1;
+                            *all = Some(u32::from_le_bytes(bytes.try_into().unwrap()));
+                        }
+                        Event::Gone(ep, why) => {
+                            let (heard, all) = here.remove(&ep).expect("it has come, and goes once");
+                            assert_eq!(
+                                (Some(heard), why),
+                                (all, Gone::Closed),
+                                "gone after all its messages"
+                            );
+                            host.disconnect(ep);
+                            left += 1;
+                        }
+                    }
+                }
+            }
+            assert!(here.is_empty());
+        });
+    });
 }

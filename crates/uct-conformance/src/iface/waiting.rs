@@ -53,7 +53,10 @@ fn each_that_waits(bench: &Bench, check: impl Fn(&mut World)) {
 #[track_caller]
 fn asleep(world: &mut World, end: End) {
     for _ in 0..50 {
-        while world.progress(end) > 0 {}
+        let begin = Instant::now();
+        while world.progress(end) > 0 {
+            assert!(begin.elapsed() < PATIENCE, "progress does not come to an end");
+        }
         let armed = world.iface(end).arm();
         if armed && !wakes(world.iface(end), QUIET) {
             return;
