@@ -111,7 +111,7 @@ impl Endpoint {
             return Request::ended(Ok(()));
         }
         let slot = Slot::new();
-        state.push_wait(Waits(Rc::clone(&slot)));
+        state.push_wait(Waits::of(1, &slot));
         drop(state);
         self.worker.core.borrow_mut().set_busy(&self.ep);
         Request::running(&slot)

@@ -1,5 +1,6 @@
 //! What the operations of an endpoint are made of, whatever their operands.
 
+use std::cell::Cell;
 use std::fmt;
 use std::rc::Rc;
 
@@ -35,7 +36,7 @@ impl AnyOp {
         match self {
             Self::Send(op) => op.end(result),
             Self::Receive(op) => op.end(result),
-            Self::Wait(op) => op.0.end(result, ()),
+            Self::Wait(op) => op.end(result),
         }
     }
 }
@@ -43,8 +44,34 @@ impl AnyOp {
 /// An operation that has ended.
 pub(crate) type Done = (AnyOp, Result<(), TransferError>);
 
-/// Waits for all operations before it.
-pub(crate) struct Waits(pub(crate) Rc<Slot<()>>);
+/// Waits for all operations before it, on one endpoint; one of as many as there are endpoints that a request waits for.
+#[derive(Clone)]
+pub(crate) struct Waits(Rc<Group>);
+
+struct Group {
+    /// How many have not ended.
+    left: Cell<usize>,
+    /// What the first one that failed says.
+    error: Cell<Option<TransferError>>,
+    slot: Rc<Slot<()>>,
+}
+
+impl Waits {
+    /// One of `count`, to be cloned for the others.
+    pub(crate) fn of(count: usize, slot: &Rc<Slot<()>>) -> Self {
+        let (left, error, slot) = (Cell::new(count), Cell::new(None), Rc::clone(slot));
+        Self(Rc::new(Group { left, error, slot }))
+    }
+
+    fn end(self, result: Result<(), TransferError>) {
+        let Group { left, error, slot } = &*self.0;
+        error.set(error.take().or(result.err()));
+        left.set(left.get() - 1);
+        if left.get() == 0 {
+            slot.end(error.take().map_or(Ok(()), Err), ());
+        }
+    }
+}
 
 /// An operation on an operand.
 pub(crate) struct Of<M> {

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use ucs::mem::MemError;
+use ucs::sync::{Ordering, fence};
 use uct::api::{ComponentId, Gone, Iface};
 
 use self::core::{Core, Event, Inbox};
@@ -22,8 +23,10 @@ use self::wait::{BELL, Sleeper};
 use crate::am::{AmMessage, Handler};
 use crate::config::CONNECT_TIMEOUT;
 use crate::context::ContextInner;
+use crate::ep::op::Waits;
 use crate::ep::state::Ep;
 use crate::ep::{EpError, WorkerError};
+use crate::request::{Request, Slot};
 use crate::wire::am::Kind;
 use crate::{Context, Features};
 
@@ -144,6 +147,41 @@ impl Worker {
         drop(handlers);
         drop(before); // the user's code
         Ok(())
+    }
+
+    /// Orders what was posted before it ahead of what is posted after it, on each of its endpoints, without waiting for it: puts, gets
+    /// and atomics.
+    #[doc(alias = "ucp_worker_fence")]
+    pub fn fence(&self) {
+        fence(Ordering::SeqCst);
+    }
+
+    /// Ends when all that was posted on its endpoints before has: as [`Endpoint::flush`](crate::Endpoint::flush) on each of them.
+    ///
+    /// # Errors
+    /// As the request's: that of the first endpoint that fails meanwhile. Those that have failed before are passed over.
+    #[doc(alias = "ucp_worker_flush_nbx")]
+    pub fn flush(&self) -> Request<()> {
+        if self.inner.ctx.is_forked() {
+            return Request::failed(EpError::Forked, ());
+        }
+        let mut core = self.inner.core.borrow_mut();
+        let waits_for = |ep: &&Rc<Ep>| {
+            let state = ep.state.borrow();
+            state.error.is_none() && !state.is_drained()
+        };
+        let eps: Vec<Rc<Ep>> = core.eps().filter(waits_for).map(Rc::clone).collect();
+        if eps.is_empty() {
+            fence(Ordering::SeqCst);
+            return Request::ended(Ok(()));
+        }
+        let slot = Slot::new();
+        let wait = Waits::of(eps.len(), &slot);
+        for ep in &eps {
+            ep.state.borrow_mut().push_wait(wait.clone());
+            core.set_busy(ep);
+        }
+        Request::running(&slot)
     }
 
     /// Takes what has come, runs handlers and callbacks, sends what waits. Answers how much has happened; 0: nothing.

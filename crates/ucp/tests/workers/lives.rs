@@ -44,6 +44,30 @@ fn a_peer_that_goes_is_told_once_after_its_last_message() {
 }
 
 #[test]
+fn a_worker_s_flush_waits_for_all_its_endpoints() {
+    for tls in TRANSPORTS {
+        let pair = Pair::new(tls);
+        pair.b().am_handler(1, |_| {}).unwrap();
+        assert!(pair.a.flush().is_ended(), "nothing was posted");
+        let other = pair.a.connect(pair.b().address().unwrap().as_bytes()).unwrap();
+        let sent: Vec<_> = [&pair.ep, &other].map(|ep| ep.am_send(1, b"", vec![1; 1 << 20])).into();
+        let flush = pair.a.flush();
+        assert!(!flush.is_ended());
+        pair.until("the flush", || flush.is_ended());
+        assert!(sent.iter().all(ucp::Request::is_ended));
+        flush.into_result().unwrap().unwrap();
+        // One of them fails meanwhile: that is told, after the others have ended.
+        let sent = [&pair.ep, &other].map(|ep| ep.am_send(1, b"", vec![1; 1 << 20]));
+        let flush = pair.a.flush();
+        assert!(other.close(CloseMode::Force).is_ended());
+        pair.until("the flush", || flush.is_ended());
+        assert_eq!(flush.into_result().unwrap().unwrap_err().status(), Status::Canceled);
+        assert!(sent.iter().all(ucp::Request::is_ended));
+        assert!(pair.a.flush().is_ended());
+    }
+}
+
+#[test]
 fn closing_by_force_fails_what_has_not_ended() {
     for tls in TRANSPORTS {
         let pair = Pair::new(tls);
