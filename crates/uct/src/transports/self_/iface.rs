@@ -55,6 +55,7 @@ impl SelfIface {
             component: ComponentId::SELF,
             flags: IfaceFlags::AM | IfaceFlags::EVENT_FD | IfaceFlags::PEER_FAILURE,
             max_am: MAX_AM,
+            // Less than by shm: there is no other core. Interfaces are only compared by it.
             am_cost: LinearCost { base: 50e-9, per_byte: 0.05e-9 },
         };
         let address = Address { context_uuid: *params.exports.uuid(), secret: params.exports.token() };

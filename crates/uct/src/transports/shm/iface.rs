@@ -96,6 +96,7 @@ impl ShmIface {
                 | IfaceFlags::PEER_FAILURE
                 | IfaceFlags::INTER_PROCESS,
             max_am: MAX_AM,
+            // Of the order that `rucx perf am` shows, and no more: interfaces are compared by it, and cores lie near or far.
             am_cost: LinearCost { base: 100e-9, per_byte: 0.05e-9 },
         };
         let context_uuid = *params.exports.uuid();
