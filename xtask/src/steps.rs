@@ -61,7 +61,19 @@ const TSAN: &[&[&str]] = &[
     &["-p", "uct", "--lib", "export::"],
     &["-p", "uct", "--lib", "ring::"],
     // The sanitizer sees no order in the channels of std.
-    &["-p", "ucp", "--test", "workers", "--", "--skip", "remote::", "--skip", "sleepers_"],
+    &[
+        "-p",
+        "ucp",
+        "--test",
+        "workers",
+        "--",
+        "--skip",
+        "remote::",
+        "--skip",
+        "sleepers_",
+        "--skip",
+        "waiting::",
+    ],
 ];
 
 /// Those that race when `RUCX_TSAN_GUARD` takes their atomics away.
