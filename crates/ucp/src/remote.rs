@@ -162,7 +162,8 @@ impl Remote {
     /// Runs `job` on the worker's thread: it makes a future there, which need not be `Send`. The future answered is `Send`, and of any
     /// runtime. Dropping it leaves the job running, as long as anything else holds the thread.
     ///
-    /// A job that computes for long keeps the worker's other jobs waiting.
+    /// A job that computes for long keeps the worker's other jobs waiting. At most 1024 run at once, and others wait for one of them to end:
+    /// jobs that wait for later ones may wait for ever.
     ///
     /// # Errors
     /// [`ThreadEnded`].
