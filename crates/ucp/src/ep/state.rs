@@ -188,7 +188,7 @@ impl State {
     /// The peer wants what was announced.
     pub(crate) fn clear_to_send(&mut self, Pair(request, receive): Pair) -> Result<(), Corrupt> {
         // Nobody asks twice, or for no bytes.
-        let is_due = |sending: &&mut Sending| sending.stream.is_none() && !sending.op.local().is_empty();
+        let is_due = |sending: &&mut Sending| sending.stream.is_none() && sending.length > 0;
         let sending = self.sends.get_mut(&request).filter(is_due).ok_or(Corrupt)?;
         sending.stream = Some((receive, 0));
         self.streams.push_back(request);
