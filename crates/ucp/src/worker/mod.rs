@@ -275,10 +275,6 @@ impl WorkerInner {
         let Ok(message) = AmMessage::new(this, Rc::clone(ep), kind, bytes, len) else {
             return self.fail(ep, EpError::Peer(Gone::Corrupt));
         };
-        // What came behind bytes that are no message is none.
-        if matches!(ep.state.borrow().error, Some(EpError::Peer(Gone::Corrupt))) {
-            return;
-        }
         let handler = self.handlers.borrow().get(usize::from(id)).and_then(Option::clone);
         match handler {
             Some(handler) => (handler.borrow_mut())(message),
