@@ -523,26 +523,12 @@ fn verdict(
     failures: Vec<AttachError>,
     results: MdResults,
 ) -> ImportError {
-    let mut advice = None;
-    let mut worst = None;
-    for error in failures {
-        let rank = match &error {
-            AttachError::WrongToken => 0,
-            AttachError::Malformed(_) | AttachError::Mismatch => 1,
-            AttachError::Mem(_) | AttachError::Service(_) => 2,
-            AttachError::Stale(_) => 3,
-            _ => 4,
-        };
-        advice.get_or_insert(error.remedy());
-        if worst.as_ref().is_none_or(|(worst, _)| rank < *worst) {
-            worst = Some((rank, error));
-        }
-    }
-    match worst {
-        Some((0, _)) => ImportError::AccessDenied { results },
-        Some((1, _)) => ImportError::Forged { results },
-        Some((2, AttachError::Mem(error))) => ImportError::Mem { error, results },
-        Some((3, _)) => ImportError::Stale { results },
+    let advice = failures.first().map(AttachError::remedy);
+    match failures.into_iter().min_by_key(AttachError::rank) {
+        Some(AttachError::WrongToken) => ImportError::AccessDenied { results },
+        Some(AttachError::Malformed(_) | AttachError::Mismatch) => ImportError::Forged { results },
+        Some(AttachError::Mem(error)) => ImportError::Mem { error, results },
+        Some(AttachError::Stale(_)) => ImportError::Stale { results },
         _ => {
             let offer = |entry: &Entry| {
                 Some(Offer {

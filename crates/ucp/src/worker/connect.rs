@@ -93,13 +93,7 @@ impl Worker {
 
 /// The one error for what the interfaces said.
 fn verdict(failures: Vec<AttachError>, results: MdResults) -> ConnectError {
-    let rank = |error: &AttachError| match error {
-        AttachError::WrongToken | AttachError::Malformed(_) | AttachError::Mismatch => 0,
-        AttachError::Mem(_) | AttachError::Service(_) => 1,
-        AttachError::Stale(_) => 2,
-        _ => 3,
-    };
-    match failures.into_iter().min_by_key(rank) {
+    match failures.into_iter().min_by_key(AttachError::rank) {
         Some(AttachError::WrongToken | AttachError::Malformed(_) | AttachError::Mismatch) => {
             ConnectError::AccessDenied { results }
         }

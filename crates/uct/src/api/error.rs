@@ -277,6 +277,19 @@ impl AttachError {
         }
     }
 
+    /// Which of several failures says most, when each transport has one: the lowest. A denied token before bytes that are forged, then
+    /// a limit here, what is stale, and what is out of reach.
+    #[must_use]
+    pub fn rank(&self) -> u8 {
+        match self {
+            Self::WrongToken => 0,
+            Self::Malformed(_) | Self::Mismatch => 1,
+            Self::Mem(_) | Self::Service(_) => 2,
+            Self::Stale(_) => 3,
+            _ => 4,
+        }
+    }
+
     /// What a refused claim means for an attachment.
     #[must_use]
     pub fn of_refusal(refusal: crate::export::Refusal) -> Self {
