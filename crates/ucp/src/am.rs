@@ -1,6 +1,7 @@
 //! Active messages: sending them, and what handlers are given.
 
 use std::fmt;
+use std::num::NonZeroU64;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -10,10 +11,12 @@ use uct::api::SendError;
 use uct::memory::{Destination, Source};
 
 use crate::Features;
+use crate::ep::fetch::Fetch;
 use crate::ep::op::Of;
 use crate::ep::state::{Corrupt, Ep};
 use crate::ep::{Endpoint, EpError};
 use crate::mem::TransferError;
+use crate::proto::{self, Message};
 use crate::request::{Request, Slot};
 use crate::wire::am::{self, Kind, MAX_HEADER, Malformed, Pair, Prefix, Rts};
 use crate::worker::WorkerInner;
@@ -37,7 +40,8 @@ pub(crate) type Handler = Box<dyn FnMut(AmMessage)>;
 
 impl Endpoint {
     /// Sends a message to the peer's handler of number `id`: a header, which is copied, and the bytes of `data`, which come back when they
-    /// may be used again. It may still be on its way then, but for a rendezvous, whose receiver has taken or refused it.
+    /// may be used again. It may still be on its way then. Of a rendezvous the receiver has read or refused the data, or has asked for it
+    /// and all of it has been sent.
     ///
     /// Messages of one endpoint come to their handlers in order. Imported memory always goes by rendezvous.
     ///
@@ -58,23 +62,15 @@ impl Endpoint {
             Ok(()) => {}
             Err(error) => return Request::failed(error, data),
         }
-        let max = self.worker.max_am(&self.ep);
-        let (len, imported) = {
+        let size = {
             let local = data.local();
             (local.len(), local.is_imported())
         };
-        if imported && flags.contains(AmFlags::EAGER) {
-            return Request::failed(TransferError::EagerImport, data);
+        match proto::message(flags, size, header.len(), self.worker.max_am(&self.ep)) {
+            Ok(Message::Eager) => self.eager(id, header, data),
+            Ok(Message::Rendezvous) => self.announce(id, header, data),
+            Err(error) => Request::failed(error, data),
         }
-        // The length of a header takes two bytes.
-        let fits = len.saturating_add(header.len() + 2) <= max;
-        if flags.contains(AmFlags::RNDV) || imported || (!fits && !flags.contains(AmFlags::EAGER)) {
-            return self.announce(id, header, data);
-        }
-        if !fits {
-            return Request::failed(TransferError::TooLong { len: len as u64, max: (max - 2) as u64 }, data);
-        }
-        self.eager(id, header, data)
     }
 
     fn check_am(&self, header: &[u8]) -> Result<(), TransferError> {
@@ -122,14 +118,18 @@ impl Endpoint {
 
     /// Tells the peer of data that it may ask for.
     fn announce<M: Source>(&self, id: u16, header: &[u8], data: M) -> Request<M> {
-        let length = data.local().len();
+        let (length, address) = {
+            let local = data.local();
+            (local.len(), local.address().filter(|_| self.worker.reads()))
+        };
+        let address = address.filter(|_| length > 0).and_then(|address| NonZeroU64::new(address as u64));
         let slot = Slot::new();
         let op = Of { operand: data, slot: Rc::clone(&slot) };
         let mut state = self.ep.state.borrow_mut();
         let request = state.announce(length, Box::new(op));
         let header_len = u16::try_from(header.len()).unwrap_or(u16::MAX); // it was checked
-        let rts = Rts { request, header_len, length: length as u64 };
-        state.push_message(Kind::Rts.tag(id), rts.encode(), header, None);
+        let rts = Rts { request, header_len, length: length as u64, address };
+        state.push_message(rts.kind().tag(id), rts.encode(), header, None);
         drop(state);
         self.worker.post(&self.ep);
         Request::running(&slot)
@@ -182,9 +182,9 @@ impl AmMessage {
     ) -> Result<Self, Malformed> {
         let whole = bytes.get(..len).unwrap_or_default();
         let (header, data, rts) = match kind {
-            Kind::Rts => {
-                let rts = Rts::decode(whole)?;
-                (Rts::LEN..len, 0..0, Some(rts))
+            Kind::Rts | Kind::Offer => {
+                let (rts, header) = Rts::decode(kind, whole)?;
+                (len - header.len()..len, 0..0, Some(rts))
             }
             Kind::Header => {
                 let (header, data) = am::split(whole)?;
@@ -243,11 +243,14 @@ impl AmMessage {
     #[doc(alias = "ucp_am_recv_data_nbx")]
     pub fn recv_data<M: Destination>(mut self, mut operand: M) -> Request<M> {
         if let Err(error) = operand.check() {
+            self.refuse(error.status());
             return Request::failed(error, operand);
         }
         let (len, room) = (self.len(), operand.local_mut().len());
         if len > room as u64 {
-            return Request::failed(TransferError::Truncated { len, room: room as u64 }, operand);
+            let error = TransferError::Truncated { len, room: room as u64 };
+            self.refuse(error.status());
+            return Request::failed(error, operand);
         }
         let Some(rts) = self.rts.take() else {
             let copied = operand.local_mut().write(0, self.data());
@@ -269,15 +272,25 @@ impl AmMessage {
         let op = Of { operand, slot: Rc::clone(&slot) };
         // It fits the operand, so it fits a usize.
         let length = usize::try_from(len).unwrap_or(usize::MAX);
-        let asked = self.ep.state.borrow_mut().receive(rts.request, length, Box::new(op));
+        let address = rts.address.filter(|_| self.worker.is_read(&self.ep, len));
+        let asked = {
+            let mut state = self.ep.state.borrow_mut();
+            match address {
+                Some(address) => {
+                    state.read(Fetch::new(rts.request, address.get(), length, Box::new(op)));
+                    Ok(())
+                }
+                None => state.receive(rts.request, length, Box::new(op)),
+            }
+        };
         self.worker.post_answer(&self.ep, asked);
         Request::running(&slot)
     }
 
-    /// Refuses what nobody handles.
-    pub(crate) fn reject(mut self) {
+    /// Refuses data that was only announced, for that reason.
+    pub(crate) fn refuse(&mut self, status: Status) {
         if let Some(rts) = self.rts.take() {
-            self.answer(rts, Status::Rejected);
+            self.answer(rts, status);
         }
     }
 

@@ -105,6 +105,7 @@ mod context;
 mod ep;
 mod error;
 mod mem;
+mod proto;
 mod remote;
 mod request;
 mod rma;
@@ -113,7 +114,7 @@ mod worker;
 
 pub use am::{AmFlags, AmMessage};
 pub use context::{Context, ContextBuilder, Features, InitError, Stats};
-pub use ep::{CloseMode, ConnectError, Endpoint, EpError, EpInfo, WorkerError};
+pub use ep::{CloseMode, ConnectError, Endpoint, EpError, EpInfo, LaneInfo, LaneUse, WorkerError};
 pub use error::Error;
 pub use mem::{
     Buf, ImportError, ImportedRegion, ImportedSlice, MapError, MdOutcome, MdResult, MdResults, MemMap,

@@ -1,11 +1,14 @@
 //! The committed table of capabilities: what the components say, each line of it proved.
 
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ucs::mem::page::page_size;
 use uct::api::{AmoOp, AtomicOp, Component, MdFlags, PackFlags};
-use uct::memory::{AccessError, Rights};
+use uct::channel::Channel;
+use uct::memory::{AccessError, LocalMut, Rights, StaleReason};
+use uct::process::Process;
 use uct::transports;
 
 use crate::bench::{Bench, assert_holds, assert_revoked, whole};
@@ -25,11 +28,12 @@ pub(crate) const CHECKS: &[Check] = list![capabilities:
     revocable in Once,
     atomics in Once,
     survives_exporter_stop in Once,
+    peer_memory in Once,
     messages in Once,
 ];
 
 /// Every capability, with the flag that announces it; each has a check of the same name, which proves it.
-const ALL: [(&str, Option<MdFlags>); 11] = [
+const ALL: [(&str, Option<MdFlags>); 12] = [
     ("alloc", Some(MdFlags::ALLOC)),
     ("reg", Some(MdFlags::REG)),
     ("export", Some(MdFlags::EXPORTED_MKEY)),
@@ -40,6 +44,7 @@ const ALL: [(&str, Option<MdFlags>); 11] = [
     ("revocable", Some(MdFlags::REVOCABLE)),
     ("atomics", Some(MdFlags::ATOMICS)),
     ("survives-exporter-stop", None),
+    ("peer-memory", Some(MdFlags::PEER_MEMORY)),
     ("messages", None),
 ];
 
@@ -322,6 +327,49 @@ fn survives_exporter_stop(bench: &Bench) {
     bench.exporter.process().lock().cont();
     assert_eq!(bench.exporter.read(region, 0, 9) == b"meanwhile", written);
     proved(&bench, "survives-exporter-stop", survives);
+}
+
+/// The memory of another process, by its addresses, where nothing was exported: as long as that process keeps it, and is the one meant.
+fn peer_memory(bench: &Bench) {
+    let Some(bench) = bench_in(&bench.fixture, Place::TwoProcesses) else {
+        let (_, memory) = ucs::mem::Memfd::create("test", page_size(), false).unwrap();
+        let process = Process::open(rustix::process::getpid()).unwrap();
+        let channel = Channel::new(Arc::new(memory), 0, true, Arc::new(process)).unwrap();
+        return proved(bench, "peer-memory", bench.importer.md.peer_memory(channel).is_some());
+    };
+    let region = bench.region(3 * page_size(), 3);
+    let address = bench.exporter.export(region).address;
+    let pid = |pid| rustix::process::Pid::from_raw(pid).unwrap();
+    let other = pid(bench.exporter.process().lock().pid());
+    let channel = bench.exporter.share(Process::open(other).unwrap());
+    let Some(mut memory) = bench.importer.md.peer_memory(channel) else {
+        return proved(&bench, "peer-memory", false);
+    };
+    let mut get = |address, len| {
+        let mut bytes = vec![0; len];
+        memory.get(address, &mut LocalMut::bytes(&mut bytes)).map(|()| bytes)
+    };
+    assert_eq!(get(address, 3 * page_size()).unwrap(), pattern(3, 3 * page_size()));
+    assert_eq!(get(address + 5, 3).unwrap(), pattern(3, 8)[5..]);
+    assert!(matches!(get(8, 8), Err(AccessError::Stale { why: StaleReason::Unmapped, .. })));
+    bench.exporter.process().lock().stop();
+    assert_eq!(get(address, 8).unwrap(), pattern(3, 8), "a process that is stopped");
+    bench.exporter.process().lock().cont();
+    // Another process has the pid, for all that is known: it lacks what both share.
+    let stranger = testkit::Role::new("exporter").arg(bench.fixture.component.name()).start();
+    let mistaken = bench.exporter.share(Process::open(pid(stranger.pid())).unwrap());
+    assert!(bench.importer.md.peer_memory(mistaken).is_none());
+    // The other side has another channel now: what both shared is not there any more.
+    assert!(matches!(get(address, 8), Err(AccessError::Stale { why: StaleReason::ExporterGone, .. })));
+    let channel = bench.exporter.share(Process::open(other).unwrap());
+    let mut memory = bench.importer.md.peer_memory(channel).unwrap();
+    bench.exporter.give_up();
+    let given_up = memory.get(address, &mut LocalMut::bytes(&mut [0; 8]));
+    assert!(matches!(given_up, Err(AccessError::Stale { why: StaleReason::Revoked, .. })), "{given_up:?}");
+    bench.exporter.process().lock().kill();
+    let dead = memory.get(address, &mut LocalMut::bytes(&mut [0; 8]));
+    assert!(dead.is_err(), "its process has ended");
+    proved(&bench, "peer-memory", true);
 }
 
 /// An interface, by which a message arrives.

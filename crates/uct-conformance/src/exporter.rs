@@ -1,16 +1,22 @@
 //! The exporter: makes regions and exports as it is told, in this process or as a role.
 
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use rustix::process::Pid;
 use testkit::{Child, Role, role};
+use ucs::mem::page::page_size;
+use ucs::mem::{Access, Mapping, Memfd};
 use ucs::sync::{AtomicBool, Ordering};
 use ucs::time::Deadline;
 use uct::api::{AttachRequest, Component, ComponentId, Memh, PackFlags};
+use uct::channel::Channel;
 use uct::export::Export;
 use uct::memory::Rights;
+use uct::process::Process;
 use uct::wire::Reader;
 
 use crate::fixture::{Fixture, IMPORT_TIMEOUT, Kind, Made, Side};
@@ -123,10 +129,12 @@ enum Op {
     Hammer,
     Add,
     Calm,
+    Share,
+    GiveUp,
     Close,
 }
 
-const OPS: [Op; 12] = [
+const OPS: [Op; 14] = [
     Op::Create,
     Op::Write,
     Op::Read,
@@ -138,6 +146,8 @@ const OPS: [Op; 12] = [
     Op::Hammer,
     Op::Add,
     Op::Calm,
+    Op::Share,
+    Op::GiveUp,
     Op::Close,
 ];
 
@@ -182,6 +192,7 @@ pub(crate) struct Host {
     exports: Mutex<Vec<Option<Arc<Export>>>>,
     stop: Arc<AtomicBool>,
     hammers: Mutex<Vec<JoinHandle<()>>>,
+    channel: Mutex<Option<Channel>>,
 }
 
 fn nth<T: Clone>(list: &Mutex<Vec<Option<T>>>, index: u64) -> T {
@@ -202,6 +213,7 @@ impl Host {
             exports: Mutex::default(),
             stop: Arc::default(),
             hammers: Mutex::default(),
+            channel: Mutex::default(),
         }
     }
 
@@ -282,6 +294,19 @@ impl Host {
                 self.stop.store(true, Ordering::Release);
                 self.hammers.lock().drain(..).for_each(|hammer| hammer.join().unwrap());
                 self.stop.store(false, Ordering::Release);
+                Ok(Vec::new())
+            }
+            Op::Share => {
+                let path = std::str::from_utf8(order.bytes).unwrap();
+                let file = std::fs::File::options().read(true).write(true).open(path).unwrap();
+                let memory = Mapping::of_file(file.as_fd(), page_size(), Access::ReadWrite).unwrap();
+                let other = Process::open(Pid::from_raw(i32::try_from(a).unwrap()).unwrap()).unwrap();
+                let channel = Channel::new(Arc::new(memory), 0, false, Arc::new(other)).unwrap();
+                *self.channel.lock() = Some(channel);
+                Ok(Vec::new())
+            }
+            Op::GiveUp => {
+                self.channel.lock().as_ref().unwrap().close();
                 Ok(Vec::new())
             }
             Op::Close => {
@@ -388,6 +413,21 @@ impl Exporter {
 
     pub(crate) fn calm(&self) {
         self.must(Op::Calm, [0; 4], &[]);
+    }
+
+    /// Shares memory with it that nobody else has; answers this side's end, which knows it as `process`.
+    pub(crate) fn share(&self, process: Process) -> Channel {
+        let (file, memory) = Memfd::create("test", page_size(), false).unwrap();
+        let me = std::process::id();
+        let path = format!("/proc/{me}/fd/{}", file.as_fd().as_raw_fd());
+        let channel = Channel::new(Arc::new(memory), 0, true, Arc::new(process)).unwrap();
+        self.must(Op::Share, [me.into(), 0, 0, 0], path.as_bytes());
+        channel
+    }
+
+    /// Has it say that what it had announced may change.
+    pub(crate) fn give_up(&self) {
+        self.must(Op::GiveUp, [0; 4], &[]);
     }
 
     /// Drops everything it has, its context too.

@@ -14,12 +14,14 @@
 //! | [`doorbell`] | waking a worker that sleeps |
 //! | [`process`] | telling one process from another that has its pid |
 //! | [`transports`] | the implementations |
+//! | [`channel`] | what two workers know each other by, when one reads the other's memory |
 //! | [`config`] | the variables transports read |
 //! | [`wire`] | bounded reading and writing of bytes |
 
 #![deny(unsafe_code)]
 
 pub mod api;
+pub mod channel;
 pub mod config;
 pub mod doorbell;
 pub mod export;

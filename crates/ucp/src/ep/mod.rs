@@ -1,6 +1,7 @@
 //! Endpoints: one side's end of a connection between two workers.
 
 mod error;
+pub(crate) mod fetch;
 pub(crate) mod op;
 pub(crate) mod state;
 
@@ -26,14 +27,43 @@ pub enum CloseMode {
     Force,
 }
 
-/// What an endpoint goes by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What an endpoint goes by. The memory that it reaches goes by transports of its own:
+/// [`RemoteRegion::transport`](crate::RemoteRegion::transport).
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct EpInfo {
     /// The transport of its messages, as in `UCX_TLS`.
     pub transport: &'static str,
     /// Most bytes, header included, of a message that is sent at once; longer ones go by rendezvous.
     pub max_eager: usize,
+    /// Its lanes: of messages, and of data that peers announce where there is a better way for that.
+    pub lanes: Vec<LaneInfo>,
+}
+
+/// What one lane of an endpoint is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LaneUse {
+    /// Messages, and data as long as no other lane takes it.
+    Messages,
+    /// The data of a rendezvous, which the receiver reads where the sender has it.
+    Data,
+}
+
+/// A lane of an endpoint: the transport that costs least of those that can do it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct LaneInfo {
+    /// What it is for.
+    pub of: LaneUse,
+    /// The transport, as in `UCX_TLS`.
+    pub transport: &'static str,
+    /// Bytes from which on it is used.
+    pub from: u64,
+    /// What it costs, by its transport's attributes, in seconds: whatever the size.
+    pub cost_base: f64,
+    /// And for each byte.
+    pub cost_per_byte: f64,
 }
 
 /// An endpoint (`ucp_ep_h`): `!Send`, as its worker. Clones are the same endpoint.
@@ -52,10 +82,10 @@ impl Endpoint {
         Self { worker: Rc::clone(worker), ep: Rc::clone(ep) }
     }
 
-    /// What it goes by.
+    /// What it goes by. Where the peer's memory may be read it is tried whether that can be: a system call, the first time.
     #[must_use]
     pub fn info(&self) -> EpInfo {
-        EpInfo { transport: self.worker.transport(&self.ep), max_eager: self.worker.max_am(&self.ep) }
+        self.worker.info(&self.ep)
     }
 
     /// Whether it is of use.

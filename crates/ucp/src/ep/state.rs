@@ -9,6 +9,7 @@ use uct::api::{EpId, Iface, Payload, SendError};
 use uct::memory::{AccessError, Local, LocalMut};
 
 use super::EpError;
+use super::fetch::{Fetch, Reach};
 use super::op::{AnyOp, Done, ReceiveOp, SendOp, Waits};
 use crate::mem::TransferError;
 use crate::wire::am::{Kind, Pair, Prefix};
@@ -61,6 +62,9 @@ pub(crate) struct State {
     waits: Vec<(Waits, Vec<u32>)>,
     /// Data that the peer was asked for, by the number told to it.
     receives: HashMap<u32, Receiving>,
+    /// Data that is read where the peer has it, in the order in which it was asked for.
+    pub(super) fetches: VecDeque<Fetch>,
+    pub(crate) reach: Reach,
     /// The next number.
     next: u32,
 }
@@ -121,10 +125,21 @@ impl fmt::Debug for Ep {
 }
 
 impl State {
+    /// Its peer keeps to no rule. Answers whether that is new.
+    pub(crate) fn give_up(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_corrupt, true)
+    }
+
     /// Whether nothing waits to be sent.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.queue.is_empty() && self.streams.is_empty()
+    }
+
+    /// Whether there is nothing to be done for it.
+    #[inline]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.is_empty() && self.fetches.is_empty()
     }
 
     /// Whether all that was posted has ended, but for receives.
@@ -161,6 +176,11 @@ impl State {
         let number = self.number();
         self.sends.insert(number, Sending { op, length, stream: None });
         number
+    }
+
+    /// Has data be read where the peer has it.
+    pub(crate) fn read(&mut self, fetch: Fetch) {
+        self.fetches.push_back(fetch);
     }
 
     /// Asks the peer for the data of its `request`.
@@ -335,6 +355,8 @@ impl State {
         let sends = std::mem::take(&mut self.sends).into_values().map(|sending| AnyOp::Send(sending.op));
         let receives = std::mem::take(&mut self.receives).into_values();
         let receives = receives.filter_map(|receiving| receiving.op.map(AnyOp::Receive));
+        let fetches = std::mem::take(&mut self.fetches).into_iter().map(|fetch| AnyOp::Receive(fetch.op));
+        self.reach = Reach::Never;
         self.streams.clear();
         self.answers = 0;
         done.extend(
@@ -342,6 +364,7 @@ impl State {
                 .chain(waits)
                 .chain(sends)
                 .chain(receives)
+                .chain(fetches)
                 .map(|op| (op, Err(TransferError::Endpoint(error)))),
         );
     }
@@ -371,6 +394,6 @@ fn fill(
 }
 
 /// An operand that has become shorter.
-fn out_of_range(at: usize, len: usize, size: usize) -> BoundsError {
+pub(super) fn out_of_range(at: usize, len: usize, size: usize) -> BoundsError {
     BoundsError::OutOfRange { offset: at as u64, len: len as u64, size: size as u64 }
 }

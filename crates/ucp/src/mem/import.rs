@@ -16,6 +16,7 @@ use super::MdResults;
 use super::import_cache::{Key, Lookup};
 use crate::Features;
 use crate::context::{ContextInner, OpenMd};
+use crate::proto::{TYPICAL, rank};
 use crate::wire::handle::{self, Entry, Handle, HandleError};
 
 /// A handle could not be imported.
@@ -405,9 +406,6 @@ fn decode(ctx: &ContextInner, bytes: &[u8]) -> Result<Handle, HandleError> {
     Handle::decode(bytes, |number| ctx.knows(number))
 }
 
-/// The size of the accesses that memory domains are compared by, in bytes, or the region's where that is smaller.
-const TYPICAL: u64 = 4096;
-
 /// A memory domain that entries of the handle mean something to, and what an access through it costs.
 struct Candidate<'c, 'h> {
     open: &'c OpenMd,
@@ -434,7 +432,7 @@ fn attach<'a>(
             Err(why) => results.push(attr.component, Err(why)),
         }
     }
-    candidates.sort_by(|a, b| a.nanoseconds.total_cmp(&b.nanoseconds)); // stable: of equals, the first
+    rank(&mut candidates, typical, |candidate| candidate.open.md.attr().access_cost);
     let mut found: Option<(Arc<dyn Attachment>, &Candidate<'_, '_>)> = None;
     for candidate in &candidates {
         let component = candidate.open.md.attr().component;

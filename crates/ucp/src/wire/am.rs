@@ -10,16 +10,19 @@
 //! DATA     receive u32 · reserved u32 = 0 · the next bytes of it, not none
 //! DROP     request u32 · status u32 < 256                                             "I do not want it", or cannot
 //! ABORT    receive u32 · status u32 < 256                                             "the rest does not come"
+//! OFFER    as RTS, with address u64, not 0, before the header                         "it lies there: read it, or ask for it"
 //! ```
 //!
 //! The id is 0 in those that are no handler's: CTS, DATA, DROP and ABORT. A header has at most [`MAX_HEADER`] bytes.
+
+use std::num::NonZeroU64;
 
 use uct::wire::{Reader, Truncated};
 
 /// Most bytes of a user's header.
 pub const MAX_HEADER: usize = 4096;
 /// Most bytes of what comes before the user's header.
-pub const MAX_PREFIX: usize = 16;
+pub const MAX_PREFIX: usize = 24;
 
 /// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,11 +41,13 @@ pub enum Kind {
     Drop,
     /// The sender cannot go on.
     Abort,
+    /// Ready to send, or to be read.
+    Offer,
 }
 
 impl Kind {
-    const ALL: [Self; 7] =
-        [Self::Eager, Self::Header, Self::Rts, Self::Cts, Self::Data, Self::Drop, Self::Abort];
+    const ALL: [Self; 8] =
+        [Self::Eager, Self::Header, Self::Rts, Self::Cts, Self::Data, Self::Drop, Self::Abort, Self::Offer];
 
     /// The tag of a message of this kind, for handlers of that number.
     #[inline]
@@ -106,31 +111,46 @@ pub struct Rts {
     pub header_len: u16,
     /// Bytes of the data.
     pub length: u64,
+    /// Where the data lies in the sender's process, for who can read it there.
+    pub address: Option<NonZeroU64>,
 }
 
 impl Rts {
-    /// Bytes of it, before the header.
-    pub const LEN: usize = 16;
+    /// The kind of message that it is.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        if self.address.is_some() { Kind::Offer } else { Kind::Rts }
+    }
 
     /// Its bytes.
     #[must_use]
     pub fn encode(&self) -> Prefix {
-        let Self { request, header_len, length } = self;
-        Prefix::of(&[&request.to_le_bytes(), &header_len.to_le_bytes(), &[0; 2], &length.to_le_bytes()])
+        let Self { request, header_len, length, address } = self;
+        let address = address.map(|address| address.get().to_le_bytes());
+        let address = address.as_ref().map_or(&[][..], |bytes| bytes);
+        let (request, header_len) = (request.to_le_bytes(), header_len.to_le_bytes());
+        Prefix::of(&[&request, &header_len, &[0; 2], &length.to_le_bytes(), address])
     }
 
-    /// Reads it from the beginning of a message.
+    /// Reads it from the beginning of a message of that kind; answers it, and the header behind it.
     ///
     /// # Errors
-    /// [`Malformed`].
-    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+    /// [`Malformed`]; also where the kind is another one's.
+    pub fn decode(kind: Kind, bytes: &[u8]) -> Result<(Self, &[u8]), Malformed> {
         let mut from = Reader::new(bytes);
         let (request, header_len) = (from.u32()?, from.u16()?);
         let reserved = from.u16()?;
         let length = from.u64()?;
-        let whole = reserved == 0 && from.remaining() == usize::from(header_len);
-        let is_rts = whole && usize::from(header_len) <= MAX_HEADER;
-        if is_rts { Ok(Self { request, header_len, length }) } else { Err(Malformed) }
+        let address = match kind {
+            Kind::Rts => None,
+            Kind::Offer => Some(NonZeroU64::new(from.u64()?).ok_or(Malformed)?),
+            _ => return Err(Malformed),
+        };
+        let header = from.bytes(from.remaining())?;
+        if reserved != 0 || header.len() != usize::from(header_len) || header.len() > MAX_HEADER {
+            return Err(Malformed);
+        }
+        Ok((Self { request, header_len, length, address }, header))
     }
 }
 
@@ -161,7 +181,7 @@ impl Pair {
             Kind::Cts => len == Self::LEN,
             Kind::Data => pair.1 == 0 && len > Self::LEN,
             Kind::Drop | Kind::Abort => pair.1 <= u32::from(u8::MAX) && len == Self::LEN,
-            Kind::Eager | Kind::Header | Kind::Rts => false,
+            Kind::Eager | Kind::Header | Kind::Rts | Kind::Offer => false,
         };
         if is_one && id == 0 { Ok(pair) } else { Err(Malformed) }
     }
@@ -211,7 +231,10 @@ impl<'a> Message<'a> {
         Ok(match kind {
             Kind::Eager => Self::Data(id, &[], bytes),
             Kind::Header => split(bytes).map(|(header, data)| Self::Data(id, header, data))?,
-            Kind::Rts => Self::Announced(id, Rts::decode(bytes)?, bytes.get(Rts::LEN..).ok_or(Malformed)?),
+            Kind::Rts | Kind::Offer => {
+                let (rts, header) = Rts::decode(kind, bytes)?;
+                Self::Announced(id, rts, header)
+            }
             _ => {
                 let mut from = Reader::new(bytes);
                 let pair = Pair::decode(kind, id, from.array()?, bytes.len())?;
@@ -229,7 +252,7 @@ impl<'a> Message<'a> {
                 (Kind::Header.tag(id), [header_len(header).as_bytes(), header, data].concat())
             }
             Self::Announced(id, rts, header) => {
-                (Kind::Rts.tag(id), [rts.encode().as_bytes(), header].concat())
+                (rts.kind().tag(id), [rts.encode().as_bytes(), header].concat())
             }
             Self::Control(kind, pair, data) => (kind.tag(0), [pair.encode().as_bytes(), data].concat()),
         }
@@ -247,21 +270,27 @@ mod tests {
                 assert_eq!(Kind::of_tag(kind.tag(id)), Some((kind, id)));
             }
         }
-        assert_eq!(Kind::of_tag(7 << 16), None);
+        assert_eq!(Kind::of_tag(8 << 16), None);
         assert_eq!(Kind::of_tag(u32::MAX), None);
     }
 
     #[test]
     fn announcements_come_back_whole_or_not_at_all() {
-        let rts = Rts { request: 7, header_len: 3, length: 1 << 40 };
-        let bytes = [rts.encode().as_bytes(), b"abc"].concat();
-        assert_eq!(Rts::decode(&bytes), Ok(rts));
-        for len in 0..bytes.len() {
-            assert_eq!(Rts::decode(&bytes[..len]), Err(Malformed), "{len}");
+        for address in [None, NonZeroU64::new(1 << 46)] {
+            let rts = Rts { request: 7, header_len: 3, length: 1 << 40, address };
+            let kind = rts.kind();
+            let bytes = [rts.encode().as_bytes(), b"abc"].concat();
+            assert_eq!(Rts::decode(kind, &bytes), Ok((rts, &b"abc"[..])));
+            for len in 0..bytes.len() {
+                assert_eq!(Rts::decode(kind, &bytes[..len]), Err(Malformed), "{len}");
+            }
+            assert_eq!(Rts::decode(kind, &[&bytes[..], b"d"].concat()), Err(Malformed));
+            let long = Rts { header_len: 4097, ..rts };
+            assert_eq!(Rts::decode(kind, &[long.encode().as_bytes(), &[0; 4097]].concat()), Err(Malformed));
         }
-        assert_eq!(Rts::decode(&[&bytes[..], b"d"].concat()), Err(Malformed));
-        let long = Rts { header_len: 4097, ..rts };
-        assert_eq!(Rts::decode(&[long.encode().as_bytes(), &[0; 4097]].concat()), Err(Malformed));
+        let nowhere = [&[0; 8][..], &7_u64.to_le_bytes(), &[0; 8]].concat();
+        assert_eq!(Rts::decode(Kind::Offer, &nowhere), Err(Malformed), "that is no offer");
+        assert_eq!(Rts::decode(Kind::Cts, &nowhere[..16]), Err(Malformed));
     }
 
     #[test]

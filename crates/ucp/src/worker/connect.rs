@@ -11,6 +11,7 @@ use super::{Worker, WorkerError};
 use crate::ep::state::Ep;
 use crate::ep::{ConnectError, Endpoint};
 use crate::mem::MdResults;
+use crate::proto;
 use crate::wire::address::{self, Entry};
 
 /// The address of a worker, for [`Worker::connect`] of another. Send + Sync.
@@ -67,7 +68,7 @@ impl Worker {
         let mut results = self.inner.ctx.left_out.clone();
         let mut failures = Vec::new();
         let mut order: Vec<usize> = (0..lanes.len()).collect();
-        order.sort_by(|a, b| lanes[*a].nanoseconds.total_cmp(&lanes[*b].nanoseconds));
+        proto::rank(&mut order, 0, |index| lanes[*index].cost);
         for index in order {
             let component = lanes[index].component;
             let Some(entry) = entries.iter().find(|entry| entry.component == component.0) else {

@@ -83,7 +83,7 @@ impl Core {
 
     /// Its peer keeps to no rule: what it has sent before is told, and then that the endpoint is of no more use.
     pub(crate) fn give_up(&mut self, ep: &Rc<Ep>) {
-        if !std::mem::replace(&mut ep.state.borrow_mut().is_corrupt, true) {
+        if ep.state.borrow_mut().give_up() {
             self.events.push_back(Event::Gone(Rc::clone(ep), Gone::Corrupt));
         }
     }
@@ -108,21 +108,37 @@ impl Core {
         Some((bytes, len))
     }
 
-    /// Sends what there is room for.
-    pub(crate) fn pump(&mut self, ifaces: &mut [Box<dyn Iface>]) {
-        let Self { busy, done, closing, .. } = self;
+    /// Whether data is still to be read: nobody tells of that.
+    pub(super) fn has_fetches(&self) -> bool {
+        self.busy.iter().any(|ep| {
+            let state = ep.state.borrow();
+            !state.is_idle() && state.is_empty()
+        })
+    }
+
+    /// Sends what there is room for, and reads some of what is to be read. Answers how often it has read.
+    pub(crate) fn pump(&mut self, ifaces: &mut [Box<dyn Iface>]) -> usize {
+        let Self { busy, done, closing, events, .. } = self;
+        let mut read = 0;
         busy.retain(|ep| {
             let mut state = ep.state.borrow_mut();
             if state.error.is_none() {
+                match state.fetch(done) {
+                    Ok(some) => read += usize::from(some),
+                    Err(Corrupt) => {
+                        events.extend(state.give_up().then(|| Event::Gone(Rc::clone(ep), Gone::Corrupt)))
+                    }
+                }
                 state.pump(ep.id, &mut *ifaces[ep.iface], done);
             }
-            let stays = state.error.is_none() && !state.is_empty();
+            let stays = state.error.is_none() && !state.is_idle();
             ep.is_busy.set(stays);
             if state.closing && state.is_drained() {
                 closing.push(Rc::clone(ep));
             }
             stays
         });
+        read
     }
 }
 
@@ -172,7 +188,7 @@ impl Sink for Inbox<'_> {
     fn am(&mut self, id: EpId, tag: u32, payload: &dyn Payload) {
         let Some(ep) = self.core.find(self.iface, id).map(Rc::clone) else { return };
         let taken = match Kind::of_tag(tag) {
-            Some((kind @ (Kind::Eager | Kind::Header | Kind::Rts), number)) => {
+            Some((kind @ (Kind::Eager | Kind::Header | Kind::Rts | Kind::Offer), number)) => {
                 match self.core.copy(payload) {
                     Some((bytes, len)) => {
                         self.core.events.push_back(Event::Message(Rc::clone(&ep), kind, number, bytes, len));

@@ -14,18 +14,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use ucs::Status;
 use ucs::mem::MemError;
 use ucs::sync::{Ordering, fence};
-use uct::api::{ComponentId, Gone, Iface};
+use uct::api::{ComponentId, Gone, Iface, LinearCost, Md, MdFlags};
 
 use self::core::{Core, Event, Inbox};
 use self::wait::{BELL, Sleeper};
 use crate::am::{AmMessage, Handler};
 use crate::config::CONNECT_TIMEOUT;
 use crate::context::ContextInner;
+use crate::ep::fetch::Reach;
 use crate::ep::op::Waits;
 use crate::ep::state::Ep;
-use crate::ep::{EpError, WorkerError};
+use crate::ep::{EpError, EpInfo, LaneInfo, LaneUse, WorkerError};
+use crate::proto::{self, Data, TYPICAL};
 use crate::request::{Request, Slot};
 use crate::wire::am::Kind;
 use crate::{Context, Features};
@@ -41,15 +44,26 @@ struct Lane {
     component: ComponentId,
     /// Its transport.
     name: &'static str,
-    /// What a short message costs.
-    nanoseconds: f64,
+    /// What a message costs.
+    cost: LinearCost,
     max_am: usize,
+}
+
+/// The memory domain by which the memory of peers is read.
+struct Reader {
+    md: Arc<dyn Md>,
+    /// Its transport.
+    name: &'static str,
+    /// What reading costs.
+    cost: LinearCost,
 }
 
 pub(crate) struct WorkerInner {
     this: Weak<Self>,
     pub(crate) ctx: Arc<ContextInner>,
     lanes: Vec<Lane>,
+    /// `None`: no transport that is allowed can.
+    reader: Option<Reader>,
     /// Borrowed while messages are sent or looked for, never while the user's code runs. Empty once the worker is dropped.
     pub(crate) ifaces: RefCell<Vec<Box<dyn Iface>>>,
     pub(crate) core: RefCell<Core>,
@@ -91,7 +105,7 @@ impl Context {
                     lanes.push(Lane {
                         component,
                         name: open.component.name(),
-                        nanoseconds: attr.am_cost.at(0) * 1e9,
+                        cost: attr.am_cost,
                         max_am: attr.max_am,
                     });
                     ifaces.push(iface);
@@ -116,6 +130,7 @@ impl Context {
             connect_timeout: self.config().get(&CONNECT_TIMEOUT),
             ctx: Arc::clone(&self.inner),
             lanes,
+            reader: Reader::of(&self.inner),
             ifaces: RefCell::new(ifaces),
             core,
             handlers: RefCell::default(),
@@ -198,13 +213,46 @@ impl WorkerInner {
         if self.ctx.is_forked() { Err(WorkerError::Forked) } else { Ok(()) }
     }
 
-    pub(crate) fn transport(&self, ep: &Ep) -> &'static str {
-        self.lanes[ep.iface].name
+    pub(crate) fn info(&self, ep: &Ep) -> EpInfo {
+        let lane = &self.lanes[ep.iface];
+        let info = |of, transport, from, LinearCost { base, per_byte }| LaneInfo {
+            of,
+            transport,
+            from,
+            cost_base: base,
+            cost_per_byte: per_byte,
+        };
+        let mut lanes = vec![info(LaneUse::Messages, lane.name, 0, lane.cost)];
+        lanes.extend(self.reader.as_ref().and_then(|reader| {
+            let from = proto::read_from(lane.cost, reader.cost)?;
+            self.is_read(ep, u64::MAX).then(|| info(LaneUse::Data, reader.name, from, reader.cost))
+        }));
+        EpInfo { transport: lane.name, max_eager: lane.max_am, lanes }
     }
 
     #[inline]
     pub(crate) fn max_am(&self, ep: &Ep) -> usize {
         self.lanes[ep.iface].max_am
+    }
+
+    /// Whether the memory of peers may be read at all.
+    pub(crate) fn reads(&self) -> bool {
+        self.reader.is_some()
+    }
+
+    /// Whether so many bytes that a peer has announced are read where it has them: they can be, and it costs less.
+    pub(crate) fn is_read(&self, ep: &Ep, len: u64) -> bool {
+        let Some(reader) = &self.reader else { return false };
+        if proto::data(len, self.lanes[ep.iface].cost, Some(reader.cost)) == Data::Messages {
+            return false;
+        }
+        let mut state = ep.state.borrow_mut();
+        if let Reach::Untried = state.reach {
+            let channel = self.ifaces.borrow_mut().get_mut(ep.iface).and_then(|iface| iface.channel(ep.id));
+            let memory = channel.and_then(|channel| reader.md.peer_memory(channel));
+            state.reach = memory.map_or(Reach::Never, Reach::By);
+        }
+        matches!(state.reach, Reach::By(_))
     }
 
     fn progress(&self) -> usize {
@@ -233,7 +281,7 @@ impl WorkerInner {
             found += iface.progress(&mut Inbox { core: &mut core, iface: index });
         }
         if !core.busy.is_empty() {
-            core.pump(&mut ifaces);
+            found += core.pump(&mut ifaces);
         }
         found
     }
@@ -272,7 +320,7 @@ impl WorkerInner {
         if matches!(ep.state.borrow().error, Some(EpError::Peer(_))) {
             return self.core.borrow_mut().give_back(bytes); // the user has been told that it is over
         }
-        let Ok(message) = AmMessage::new(this, Rc::clone(ep), kind, bytes, len) else {
+        let Ok(mut message) = AmMessage::new(this, Rc::clone(ep), kind, bytes, len) else {
             return self.fail(ep, EpError::Peer(Gone::Corrupt));
         };
         let handler = self.handlers.borrow().get(usize::from(id)).and_then(Option::clone);
@@ -280,7 +328,7 @@ impl WorkerInner {
             Some(handler) => (handler.borrow_mut())(message),
             None => {
                 tracing::debug!(id, "a message to a number that has no handler");
-                message.reject();
+                message.refuse(Status::Rejected);
             }
         }
     }
@@ -325,6 +373,18 @@ impl WorkerInner {
     }
 }
 
+impl Reader {
+    /// The cheapest one.
+    fn of(ctx: &ContextInner) -> Option<Self> {
+        let mut mds: Vec<_> =
+            ctx.mds.iter().filter(|open| open.md.attr().flags.contains(MdFlags::PEER_MEMORY)).collect();
+        proto::rank(&mut mds, TYPICAL, |open| open.md.attr().access_cost);
+        let open = mds.first()?;
+        let (name, cost) = (open.component.name(), open.md.attr().access_cost);
+        Some(Self { md: Arc::clone(&open.md), name, cost })
+    }
+}
+
 /// No progress is being made any more, however it has ended.
 struct Leaves<'a>(&'a Cell<bool>);
 
@@ -354,11 +414,12 @@ impl Drop for Worker {
         }
         let (events, busy) = (std::mem::take(&mut core.events), std::mem::take(&mut core.busy));
         drop(core);
-        let ifaces = std::mem::take(&mut *self.inner.ifaces.borrow_mut());
+        // Before operands are given back: peers may be reading them.
+        drop(std::mem::take(&mut *self.inner.ifaces.borrow_mut()));
         // These may hold endpoints, which hold the worker.
         let handlers = std::mem::take(&mut *self.inner.handlers.borrow_mut());
         self.inner.tell();
-        drop((ifaces, handlers, callbacks, events, busy));
+        drop((handlers, callbacks, events, busy));
     }
 }
 

@@ -296,7 +296,8 @@ impl WorkerInner {
         // All of them: progress, which ends it, looks at each.
         let mut idle = true;
         self.ifaces.borrow_mut().iter_mut().for_each(|iface| idle &= iface.arm());
-        idle && !self.core.borrow().has_news()
+        let core = self.core.borrow();
+        idle && !core.has_news() && !core.has_fetches()
     }
 
     fn sleep(&self, limit: Option<Duration>, is_woken: impl Fn() -> bool) -> Result<(), WorkerError> {

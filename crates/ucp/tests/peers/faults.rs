@@ -23,14 +23,23 @@ enum Phase {
     Receiving,
 }
 
-const PHASES: [Phase; 6] =
-    [Phase::Idle, Phase::Flood, Phase::Full, Phase::Announced, Phase::Sending, Phase::Receiving];
+/// The phases, by the transports of both sides: long data is read where it lies, or comes by messages.
+const CASES: [(&str, Phase); 8] = [
+    ("all", Phase::Idle),
+    ("all", Phase::Flood),
+    ("all", Phase::Full),
+    ("all", Phase::Announced),
+    ("all", Phase::Sending),
+    ("all", Phase::Receiving),
+    ("posix,self", Phase::Sending),
+    ("posix,self", Phase::Receiving),
+];
 
 /// Begins a phase with a new peer; answers it, this side, and what is on its way.
-fn begin(phase: Phase) -> (Peer, Side, Vec<Request<Vec<u8>>>) {
+fn begin(tls: &str, phase: Phase) -> (Peer, Side, Vec<Request<Vec<u8>>>) {
     let deaf = matches!(phase, Phase::Full | Phase::Announced);
-    let peer = Peer::start(if deaf { &["deaf"] } else { &[] });
-    let side = Side::connect(&peer);
+    let peer = Peer::start_by(tls, if deaf { &["deaf"] } else { &[] });
+    let side = Side::connect_by(tls, &peer);
     if !deaf {
         side.round_trip();
     }
@@ -94,8 +103,8 @@ fn all_end(phase: Phase, side: &Side, requests: Vec<Request<Vec<u8>>>, begin: In
 }
 
 pub fn killed_in_each_phase() {
-    for phase in PHASES {
-        let (mut peer, side, requests) = begin(phase);
+    for (tls, phase) in CASES {
+        let (mut peer, side, requests) = begin(tls, phase);
         let now = Instant::now();
         peer.child.kill();
         all_end(phase, &side, requests, now);
@@ -103,8 +112,8 @@ pub fn killed_in_each_phase() {
 }
 
 pub fn replaced_by_exec_in_each_phase() {
-    for phase in PHASES {
-        let (mut peer, side, requests) = begin(phase);
+    for (tls, phase) in CASES {
+        let (mut peer, side, requests) = begin(tls, phase);
         let now = Instant::now();
         peer.child.send(b"exec");
         all_end(phase, &side, requests, now);
@@ -114,11 +123,11 @@ pub fn replaced_by_exec_in_each_phase() {
 
 /// A peer that stops is waited for.
 pub fn stopped_in_each_phase() {
-    for phase in PHASES {
+    for (tls, phase) in CASES {
         if matches!(phase, Phase::Full | Phase::Announced) {
             continue; // that peer never goes on
         }
-        let (peer, side, requests) = begin(phase);
+        let (peer, side, requests) = begin(tls, phase);
         peer.child.stop();
         let begin = Instant::now();
         while begin.elapsed() < Duration::from_millis(700) {
@@ -135,7 +144,7 @@ pub fn stopped_in_each_phase() {
 }
 
 pub fn the_same_worker_connects_to_the_next_peer() {
-    let (mut peer, mut side, _) = begin(Phase::Flood);
+    let (mut peer, mut side, _) = begin("all", Phase::Flood);
     let old = side.ep.clone();
     for _ in 0..5 {
         peer.child.kill();

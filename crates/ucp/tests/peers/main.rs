@@ -5,15 +5,19 @@
 mod faults;
 mod forks;
 mod many;
+mod rendezvous;
 mod roles;
 
 fn main() -> std::process::ExitCode {
     testkit::main! {
-        roles: [ roles::peer, many::member, forks::parent ],
+        roles: [ roles::peer, many::member, forks::parent, rendezvous::sender ],
         tests: [
             faults::killed_in_each_phase => .secs(120), faults::replaced_by_exec_in_each_phase => .secs(120),
             faults::stopped_in_each_phase => .secs(120), faults::the_same_worker_connects_to_the_next_peer,
             faults::connecting_to_a_stopped_peer_is_bounded, faults::a_fork_s_child_keeps_nothing_alive,
+            rendezvous::data_comes_whole_by_messages_and_by_reading => .secs(120),
+            rendezvous::memory_that_is_not_there_fails_the_operation_on_both_sides,
+            rendezvous::what_its_sender_has_given_up_is_not_taken,
             many::a_thousand_connections_leave_nothing_behind => .secs(120).alone(), many::sixty_four_processes => .secs(120),
             many::several_workers_of_one_context, forks::a_child_is_refused_everything_and_harms_nothing => .secs(60),
         ],

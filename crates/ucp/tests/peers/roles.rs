@@ -27,6 +27,12 @@ pub fn context() -> Context {
     Context::builder().features(features).build().unwrap()
 }
 
+/// One with these transports.
+pub fn context_of(tls: &str) -> Context {
+    let features = Features::AM | Features::RMA | Features::EXPORTED_MEMH;
+    Context::builder().features(features).set("UCX_TLS", tls).build().unwrap()
+}
+
 /// A worker that does what it is asked. With the argument `deaf` it makes no progress.
 pub fn peer() {
     std::thread::spawn(|| {
@@ -101,8 +107,13 @@ pub struct Peer {
 
 impl Peer {
     pub fn start(args: &[&str]) -> Self {
+        Self::start_by("all", args)
+    }
+
+    /// With these transports.
+    pub fn start_by(tls: &str, args: &[&str]) -> Self {
         let role = args.iter().fold(Role::new("roles::peer"), |role, arg| role.arg(*arg));
-        let mut child = role.start();
+        let mut child = role.env("UCX_TLS", tls).start();
         let address = child.recv();
         let rkey = child.recv();
         Self { child, address, rkey }
@@ -121,7 +132,12 @@ pub struct Side {
 
 impl Side {
     pub fn connect(peer: &Peer) -> Self {
-        let worker = context().worker().unwrap();
+        Self::connect_by("all", peer)
+    }
+
+    /// With these transports.
+    pub fn connect_by(tls: &str, peer: &Peer) -> Self {
+        let worker = context_of(tls).worker().unwrap();
         let back: Rc<RefCell<Vec<AmMessage>>> = Rc::default();
         for id in [BACK, GIVEN] {
             let into = Rc::clone(&back);

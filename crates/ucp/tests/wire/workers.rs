@@ -1,6 +1,7 @@
 //! The formats of workers against the golden vectors, and against changed bytes: addresses, messages of endpoints, rkeys.
 
 use std::fmt::Debug;
+use std::num::NonZeroU64;
 
 use proptest::prelude::*;
 use testkit::golden::{hex, vectors};
@@ -66,13 +67,14 @@ fn message_lines(message: &Message<'_>) -> Vec<String> {
             lines.push(line("data", &hex(data)));
             lines
         }
-        Message::Announced(id, Rts { request, length, .. }, header) => vec![
-            line("kind", &"rts"),
-            line("id", &id),
-            line("request", &request),
-            line("length", &length),
-            line("header", &hex(header)),
-        ],
+        Message::Announced(id, Rts { request, length, address, .. }, header) => {
+            let kind = if address.is_some() { "offer" } else { "rts" };
+            let mut lines = vec![line("kind", &kind), line("id", &id), line("request", &request)];
+            lines.push(line("length", &length));
+            lines.extend(address.map(|address| line("address", &format_args!("{address:#x}"))));
+            lines.push(line("header", &hex(header)));
+            lines
+        }
         Message::Control(kind, Pair(first, second), data) => match kind {
             Kind::Cts => vec![line("kind", &"cts"), line("request", &first), line("receive", &second)],
             Kind::Data => vec![line("kind", &"data"), line("receive", &first), line("data", &hex(data))],
@@ -212,16 +214,18 @@ proptest! {
 
     #[test]
     fn contents_of_workers_come_back(
-        entries in entries(), id: u16, a: u32, b: u32, length: u64,
+        entries in entries(), id: u16, a: u32, b: u32, length: u64, address: u64,
         header in prop::collection::vec(any::<u8>(), 1..=MAX_HEADER), data in prop::collection::vec(any::<u8>(), 1..300),
     ) {
         come_back(address::decode(&address::encode(&entries).unwrap()), Ok(entries))?;
         come_back(rkey::decode(&rkey::encode(&data)), Ok(&data[..]))?;
-        let rts = Rts { request: a, header_len: u16::try_from(header.len()).unwrap(), length };
+        let header_len = u16::try_from(header.len()).unwrap();
+        let rts = Rts { request: a, header_len, length, address: NonZeroU64::new(address) };
         let messages = [
             Message::Data(id, &[], &data),
             Message::Data(id, &header, &data),
             Message::Announced(id, rts, &header),
+            Message::Announced(id, Rts { address: None, ..rts }, &header),
             Message::Control(Kind::Cts, Pair(a, b), &[]),
             Message::Control(Kind::Data, Pair(a, 0), &data),
             Message::Control(Kind::Drop, Pair(a, b & 255), &[]),

@@ -1,6 +1,7 @@
 //! A peer that speaks the transport, and says what no worker says.
 
 use std::cell::RefCell;
+use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -109,7 +110,7 @@ fn whatever_a_peer_says_all_operations_end_and_others_go_on() {
     let good_ep = good.connect(&worker);
     let data = [1_u8; 100];
     // The good peer has announced, and was asked for it.
-    let rts = Rts { request: 1, header_len: 0, length: 100 };
+    let rts = Rts { request: 1, header_len: 0, length: 100, address: None };
     good.send(good_ep, Kind::Rts.tag(0), rts.encode().as_bytes()).unwrap();
     while good.log.messages.is_empty() {
         worker.progress();
@@ -131,15 +132,14 @@ fn whatever_a_peer_says_all_operations_end_and_others_go_on() {
         let flush = ep.flush();
         let its = raw.arrival();
         for _ in 0..40 {
-            let kind = Kind::of_tag((numbers.next(7) as u32) << 16).unwrap().0;
+            let kind = Kind::of_tag((numbers.next(8) as u32) << 16).unwrap().0;
             let (a, b) = (numbers.next(6) as u32, numbers.next(3) as u32);
             let mut bytes = match (kind, numbers.next(8)) {
                 (_, 0) => vec![numbers.next(256) as u8; numbers.next(40) as usize],
-                (Kind::Rts, length) => {
-                    Rts { request: a, header_len: 0, length: [0, 5, 1 << 63, u64::MAX][length as usize % 4] }
-                        .encode()
-                        .as_bytes()
-                        .to_vec()
+                (Kind::Rts | Kind::Offer, length) => {
+                    let length = [0, 5, 1 << 63, u64::MAX][length as usize % 4];
+                    let address = NonZeroU64::new(1 << 46).filter(|_| kind == Kind::Offer);
+                    Rts { request: a, header_len: 0, length, address }.encode().as_bytes().to_vec()
                 }
                 _ => Pair(a, b).encode().as_bytes().to_vec(),
             };

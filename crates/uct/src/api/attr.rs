@@ -32,6 +32,8 @@ bitflags! {
         const NEED_MEMH = 1 << 8;
         /// Atomic operations on attached memory: see [`Attachment::atomic`](super::Attachment::atomic).
         const ATOMICS = 1 << 9;
+        /// The memory of a peer of an endpoint can be read by its addresses: see [`Md::peer_memory`](super::Md::peer_memory).
+        const PEER_MEMORY = 1 << 10;
     }
 }
 

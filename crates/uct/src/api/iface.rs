@@ -9,6 +9,7 @@ use ucs::mem::shared::BoundsError;
 use ucs::time::Deadline;
 
 use super::{AttachError, ComponentId, LinearCost};
+use crate::channel::Channel;
 use crate::memory::{AccessError, Local};
 
 bitflags! {
@@ -182,6 +183,16 @@ pub trait Iface: Send + fmt::Debug {
     /// [`SendError`]; nothing is sent then.
     #[doc(alias = "uct_ep_am_bcopy")]
     fn am(&mut self, ep: EpId, tag: u32, head: [&[u8]; 2], body: &Local<'_>) -> Result<(), SendError>;
+
+    /// What this side and an endpoint's peer know each other by, for [`Md::peer_memory`](super::Md::peer_memory); `None`: the peer is this
+    /// worker, or its process cannot be told, or the endpoint is gone. By default there is none.
+    ///
+    /// An interface that has them says by [`Channel::close`] that an endpoint is given up, before it is: in [`Iface::disconnect`] and
+    /// when it is dropped.
+    fn channel(&mut self, ep: EpId) -> Option<Channel> {
+        let _ = ep;
+        None
+    }
 
     /// Looks for what has happened, and tells `sink`; does a bounded part of it at a time. Answers how much was told.
     #[doc(alias = "uct_iface_progress")]

@@ -10,6 +10,7 @@ use ucs::mem::page::PageRange;
 use ucs::time::Deadline;
 
 use super::{AllocError, AtomicOp, AttachError, ComponentId, Iface, IfaceError, MdAttr, PackError, RegError};
+use crate::channel::Channel;
 use crate::export::{Claim, Export, Token};
 use crate::memory::{AccessError, Local, LocalMem, LocalMut, MappedView, Rights, StaleReason, check_range};
 
@@ -79,6 +80,13 @@ pub trait Md: Send + Sync + fmt::Debug {
     #[doc(alias = "uct_md_mem_attach")]
     fn attach(&self, request: &AttachRequest<'_>) -> Result<Attached, AttachError>;
 
+    /// The memory of a peer of an interface's endpoint, to be read by its addresses. It calls the system once to see whether that can be;
+    /// `None`: it cannot, or this domain has no such access, as by default.
+    fn peer_memory(&self, channel: Channel) -> Option<Box<dyn PeerMemory>> {
+        let _ = channel;
+        None
+    }
+
     /// Opens an interface for a worker; `None`: this domain moves memory only, as it does by default.
     ///
     /// # Errors
@@ -87,6 +95,17 @@ pub trait Md: Send + Sync + fmt::Debug {
     fn open_iface(&self) -> Result<Option<Box<dyn Iface>>, IfaceError> {
         Ok(None)
     }
+}
+
+/// All memory of a peer's process, for reading what the peer announces: without a key, for who has ptrace rights over it.
+pub trait PeerMemory: Send + fmt::Debug {
+    /// Copies from the peer's `address` on into all of `dst`.
+    ///
+    /// # Errors
+    /// [`AccessError::Operand`]: what is wrong is `dst`. All others: the memory cannot be read, or the peer has given it up, or is gone;
+    /// what was written to `dst` is of no meaning then.
+    #[doc(alias = "uct_ep_get_zcopy")]
+    fn get(&mut self, address: u64, dst: &mut LocalMut<'_>) -> Result<(), AccessError>;
 }
 
 /// A registration (`uct_mem_h`); dropping it deregisters. It packs keys in its memory domain's own format.

@@ -17,5 +17,6 @@ pub use component::{Component, ComponentId, MdParams, MdResource};
 pub use error::{AllocError, AttachError, IfaceError, OpenError, PackError, RegError};
 pub use iface::{EpId, Gone, Iface, IfaceAttr, IfaceFlags, NewEp, Payload, SendError, Sink};
 pub use md::{
-    AttachRequest, Attached, Attachment, LocalMemh, Md, Memh, PackFlags, get_by_read, put_by_write,
+    AttachRequest, Attached, Attachment, LocalMemh, Md, Memh, PackFlags, PeerMemory, get_by_read,
+    put_by_write,
 };

@@ -80,6 +80,11 @@ impl<'a> Imported<'a> {
         Self { memory, start, len: usize::try_from(end - start).unwrap_or(usize::MAX) }
     }
 
+    /// A part that lies within.
+    fn range(&self, part: Range<usize>) -> Self {
+        Self { memory: self.memory, start: self.start + part.start as u64, len: part.len() }
+    }
+
     fn read(&self, at: usize, dst: &mut [u8]) -> Result<(), AccessError> {
         self.memory.read(self.start + at as u64, dst).map_err(AccessError::of_imported_operand)
     }
@@ -237,10 +242,7 @@ impl<'a> Local<'a> {
             Place::Bytes(bytes) => Place::Bytes(&bytes[part]),
             Place::Raw(start, _) => Place::Raw(moved(*start, part.start), part.len()),
             Place::Mem(mem, whole) => Place::Mem(mem, whole.start + part.start..whole.start + part.end),
-            Place::Imported(whole) => {
-                let start = whole.start + part.start as u64;
-                Place::Imported(Imported { memory: whole.memory, start, len: part.len() })
-            }
+            Place::Imported(whole) => Place::Imported(whole.range(part)),
         };
         Self { place, whole: self.whole, memh: None }
     }
@@ -418,6 +420,20 @@ impl<'a> LocalMut<'a> {
             PlaceMut::Mem(mem, part) => Some(address_in(mem, part)),
             PlaceMut::Imported(_) => None,
         }
+    }
+
+    /// What of it lies within `part`, without its registration.
+    #[must_use]
+    pub fn range(self, part: Range<usize>) -> Self {
+        let end = part.end.min(self.len());
+        let part = part.start.min(end)..end;
+        let place = match self.place {
+            PlaceMut::Bytes(bytes) => PlaceMut::Bytes(&mut bytes[part]),
+            PlaceMut::Raw(start, _) => PlaceMut::Raw(moved(start, part.start), part.len()),
+            PlaceMut::Mem(mem, whole) => PlaceMut::Mem(mem, whole.start + part.start..whole.start + part.end),
+            PlaceMut::Imported(whole) => PlaceMut::Imported(whole.range(part)),
+        };
+        Self { place, whole: self.whole, memh: None }
     }
 
     /// The bytes, where nobody else can use or unmap them meanwhile.

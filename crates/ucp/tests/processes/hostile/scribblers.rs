@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use std::num::NonZeroU64;
 use testkit::{Rng, Role};
 use ucp::wire::am::{Kind, Message, Pair, Rts};
 use ucs::mem::{Mapping, Memfd};
@@ -211,7 +212,8 @@ fn wild(peer: &Peer, rng: &mut Rng) -> (u32, Vec<u8>) {
         2 | 3 => {
             let header_len = u16::try_from(header.len()).unwrap();
             let length = [0, 1, 100, 100_000, 1 << 40, u64::MAX][rng.below(6)];
-            Message::Announced(id, Rts { request: small(rng), header_len, length }, &header)
+            let address = NonZeroU64::new([0, 0, 8, 1 << 46, u64::MAX][rng.below(5)]);
+            Message::Announced(id, Rts { request: small(rng), header_len, length, address }, &header)
         }
         4 => Message::Control(Kind::Cts, Pair(request, small(rng)), &[]),
         5 => Message::Control(Kind::Data, Pair(receive, 0), &data),
@@ -272,9 +274,10 @@ pub fn peers_that_send_whatever_they_like() {
 pub fn nothing_is_told_after_garbage() {
     let mut victim = Actor(Role::spawn("hostile::victim"));
     let address = victim.ask("address").ok();
-    let longer = Rts { request: 1, header_len: 100, length: u64::MAX };
-    let garbage: [(u32, Vec<u8>); 10] = [
+    let longer = Rts { request: 1, header_len: 100, length: u64::MAX, address: None };
+    let garbage: [(u32, Vec<u8>); 11] = [
         (7 << 16, vec![]),
+        (8 << 16, vec![]),
         (0xff_ffff, vec![1; 100]),
         Message::Control(Kind::Cts, Pair(77, 1), &[]).encode(),
         Message::Control(Kind::Data, Pair(77, 0), b"data of nothing").encode(),
@@ -340,7 +343,7 @@ pub fn announcements_without_end() {
     let address = victim.ask("address").ok();
     let mut peer = Peer::talked_to(&mut victim, &address);
     let before = resident(&mut victim);
-    let rts = Rts { request: 1, header_len: 0, length: u64::MAX };
+    let rts = Rts { request: 1, header_len: 0, length: u64::MAX, address: None };
     let mut sent = 0;
     while victim.ask("errors").text() == "0" {
         while sent < 400_000 && peer.say(&Message::Announced(9, rts, &[])) {

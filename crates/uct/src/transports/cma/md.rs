@@ -10,11 +10,13 @@ use ucs::sync::{AtomicU64, Ordering};
 
 use super::CMA_PTRACER_ANY;
 use super::mkey::{self, Mkey};
+use super::peer::CmaPeer;
 use super::transfer::{Nonce, Stopped, Target, Why};
 use crate::api::{
     AllocError, AtomicOp, AttachError, AttachRequest, Attached, Attachment, ComponentId, GlobalId,
-    LinearCost, Md, MdAttr, MdFlags, MdParams, MemTypes, Memh, PackError, PackFlags, RegError,
+    LinearCost, Md, MdAttr, MdFlags, MdParams, MemTypes, Memh, PackError, PackFlags, PeerMemory, RegError,
 };
+use crate::channel::Channel;
 use crate::config::IMPORT_TIMEOUT;
 use crate::export::gate::InFlight;
 use crate::export::{Claim, Export, Gate, Token, registry};
@@ -49,7 +51,8 @@ impl CmaMd {
                 | MdFlags::EXPORTED_MKEY
                 | MdFlags::INVALIDATE
                 | MdFlags::VA_BOUND
-                | MdFlags::REVOCABLE,
+                | MdFlags::REVOCABLE
+                | MdFlags::PEER_MEMORY,
             max_alloc: 0,
             max_reg: u64::MAX,
             reg_alignment: 1,
@@ -88,6 +91,10 @@ impl Md for CmaMd {
         }))
     }
 
+    fn peer_memory(&self, channel: Channel) -> Option<Box<dyn PeerMemory>> {
+        CmaPeer::new(channel).map(|peer| Box::new(peer) as Box<dyn PeerMemory>)
+    }
+
     fn attach(&self, request: &AttachRequest<'_>) -> Result<Attached, AttachError> {
         let key = Mkey::decode(request.mkey).map_err(AttachError::Malformed)?;
         let service = &self.params.service;
@@ -104,7 +111,8 @@ impl Md for CmaMd {
         })?;
         let rights = granted_rights(pid, request.context_uuid, &claim, grant.rights)?;
         let target = Target { pid, address: request.address };
-        let nonces = Nonces::new(grant.peer.page_address());
+        let nonces = Nonces::default();
+        let page = grant.peer.page_address();
         let inside = gate.enter().map_err(|error| match error {
             AccessError::Busy { .. } => AttachError::Unreachable {
                 reason: "all in-flight slots of the connection to the exporter are taken".to_owned(),
@@ -115,14 +123,14 @@ impl Md for CmaMd {
             }
             _ => GONE,
         })?;
-        let probed = match target.probe(nonces.next(&inside)) {
+        let probed = match target.probe(nonce_in(&inside, page, &nonces)) {
             Ok(()) if rights.contains(Rights::WRITE) => target.probe_writing(),
             probed => probed,
         };
         drop(inside);
         probed.map_err(|why| refused(why, &grant.peer, &key.exporter, service.me()))?;
         let (len, peer) = (request.length, grant.peer);
-        let memory = Arc::new(CmaAttachment { target, nonces, gate, len, rights, peer });
+        let memory = Arc::new(CmaAttachment { target, nonces, page, gate, len, rights, peer });
         Ok(Attached { memory, how: "process_vm_readv and process_vm_writev".to_owned() })
     }
 }
@@ -139,25 +147,24 @@ fn granted_rights(pid: Pid, uuid: [u8; 16], claim: &Claim, granted: Rights) -> R
 }
 
 /// Numbers that nobody can tell before.
-#[derive(Debug)]
-struct Nonces {
-    /// Where the exporter has the in-flight page mapped.
-    page: u64,
+#[derive(Debug, Default)]
+pub(super) struct Nonces {
     key: RandomState,
     count: AtomicU64,
 }
 
 impl Nonces {
-    fn new(page: u64) -> Self {
-        Self { page, key: RandomState::new(), count: AtomicU64::new(0) }
-    }
-
-    /// The next one, written to the slot of an access.
-    fn next(&self, inside: &InFlight<'_>) -> Nonce {
+    /// The next one.
+    pub(super) fn next(&self) -> u64 {
         let count = self.count.fetch_add(1, Ordering::Relaxed);
-        let value = self.key.hash_one(count) | 1; // the page is zero where nothing was written
-        Nonce { at: self.page.wrapping_add(inside.set_nonce(value)), value }
+        self.key.hash_one(count) | 1 // memory is zero where nothing was written
     }
+}
+
+/// A nonce in the slot of an access, in the page that the exporter has mapped at `page`.
+fn nonce_in(inside: &InFlight<'_>, page: u64, nonces: &Nonces) -> Nonce {
+    let value = nonces.next();
+    Nonce { at: page.wrapping_add(inside.set_nonce(value)), value }
 }
 
 /// Why the exporter's memory cannot be read, although the exporter has granted it.
@@ -260,6 +267,8 @@ impl Tracers {
 struct CmaAttachment {
     target: Target,
     nonces: Nonces,
+    /// Where the exporter has the in-flight page mapped.
+    page: u64,
     gate: Gate,
     len: u64,
     rights: Rights,
@@ -341,7 +350,7 @@ impl Attachment for CmaAttachment {
         check_range(offset, dst.len(), self.len)?;
         self.gate.in_announced_steps(dst.len(), |inside, part| {
             let (at, dst) = (offset + part.start as u64, &mut dst[part]);
-            let nonce = self.nonces.next(inside);
+            let nonce = nonce_in(inside, self.page, &self.nonces);
             self.complete((at, false), |done| self.target.read(nonce, at, dst, done))
         })
     }
@@ -351,7 +360,7 @@ impl Attachment for CmaAttachment {
         check_range(offset, src.len(), self.len)?;
         self.gate.in_announced_steps(src.len(), |inside, part| {
             let (at, src) = (offset + part.start as u64, &src[part]);
-            let nonce = self.nonces.next(inside);
+            let nonce = nonce_in(inside, self.page, &self.nonces);
             self.complete((at, true), |done| self.target.write(nonce, at, src, done))
         })
     }

@@ -11,6 +11,7 @@
 
 mod md;
 pub mod mkey;
+mod peer;
 #[cfg(test)]
 mod tests;
 mod transfer;
@@ -54,6 +55,11 @@ pub const CAPABILITIES: &[Capability] = &[
     },
     Capability { name: "atomics", supported: false, note: "the kernel copies only" },
     Capability { name: "survives-exporter-stop", supported: true, note: "once attached" },
+    Capability {
+        name: "peer-memory",
+        supported: true,
+        note: "of peers in other processes, with ptrace rights over them",
+    },
     Capability { name: "messages", supported: false, note: "it moves memory only" },
 ];
 

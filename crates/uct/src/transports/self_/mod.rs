@@ -31,6 +31,7 @@ pub const CAPABILITIES: &[Capability] = &[
     },
     Capability { name: "atomics", supported: true, note: "32 and 64 bits; not on raw memory" },
     Capability { name: "survives-exporter-stop", supported: false, note: "it is the same process" },
+    Capability { name: "peer-memory", supported: false, note: "there are no peers but the worker itself" },
     Capability { name: "messages", supported: true, note: "to its own worker" },
 ];
 

@@ -6,6 +6,7 @@
 //! ```text
 //! connects ──ring, from 0───────────▶ is connected to
 //!          ◀──ring, from ring_len────
+//!          ◀──channel, behind both───▶
 //!          ◀──socket: wake, end─────▶
 //! ```
 
@@ -26,6 +27,7 @@ use crate::api::{
     AttachError, ComponentId, EpId, Gone, Iface, IfaceAttr, IfaceError, IfaceFlags, LinearCost, MdParams,
     NewEp, Payload, SendError, Sink,
 };
+use crate::channel::{self, Channel};
 use crate::export::PeerState;
 use crate::memory::Local;
 use crate::process::Process;
@@ -45,9 +47,12 @@ const BATCH: usize = 16;
 /// The number that the bell has in the epoll set; endpoints have those of their places.
 const BELL: u64 = u64::MAX;
 
+/// Where the channel lies: behind both rings.
+const CHANNEL: usize = 2 * ring_len(LINES);
+
 /// Bytes of the memory that two workers share.
 fn shared_len() -> usize {
-    (2 * ring_len(LINES)).next_multiple_of(page_size())
+    (CHANNEL + channel::LEN).next_multiple_of(page_size())
 }
 
 /// An endpoint.
@@ -55,6 +60,8 @@ fn shared_len() -> usize {
 struct ShmEp {
     sends: Producer,
     receives: Consumer,
+    /// `None`: the peer's process cannot be told.
+    channel: Option<Channel>,
     socket: Arc<OwnedFd>,
     state: Arc<PeerState>,
     _watching: Watching,
@@ -97,7 +104,7 @@ impl ShmIface {
                 | IfaceFlags::INTER_PROCESS,
             max_am: MAX_AM,
             // Of the order that `rucx perf am` shows, and no more: interfaces are compared by it, and cores lie near or far.
-            am_cost: LinearCost { base: 100e-9, per_byte: 0.05e-9 },
+            am_cost: LinearCost { base: 250e-9, per_byte: 0.13e-9 },
         };
         let context_uuid = *params.exports.uuid();
         let (eps, generation) = (Places::new(), fork::generation());
@@ -115,6 +122,9 @@ impl ShmIface {
         let memory = Arc::new(memory);
         let (first, second) = (0, ring_len(LINES));
         let (out, back) = if connects { (first, second) } else { (second, first) };
+        let channel = process
+            .as_ref()
+            .and_then(|process| Channel::new(Arc::clone(&memory), CHANNEL, connects, Arc::clone(process)));
         let rings = Producer::new(Arc::clone(&memory), out, LINES).zip(Consumer::new(memory, back, LINES));
         let (sends, receives) = rings.ok_or(AttachError::Malformed("the memory shared is too small"))?;
         let state = Arc::new(PeerState::with_bell(self.door.bell()));
@@ -124,6 +134,7 @@ impl ShmIface {
         let ep = ShmEp {
             sends,
             receives,
+            channel,
             socket: Arc::clone(&socket),
             state,
             _watching: watching,
@@ -204,6 +215,12 @@ impl ShmEp {
         is_full && self.receives.arm() && !self.state.is_gone() && !self.sends.is_corrupt()
     }
 
+    /// Tells the peer that there is no more to come, nor to be had.
+    fn end(&self) {
+        self.channel.iter().for_each(Channel::close);
+        let _ = shutdown(&self.socket, Shutdown::Both);
+    }
+
     fn wake(&self) {
         // Full: then it is awake, or will be. Closed: then nobody is.
         let _ = send(&self.socket, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
@@ -239,9 +256,7 @@ impl Drop for ShmIface {
     fn drop(&mut self) {
         // A fork's child has copies of the sockets: closing them here would tell nobody. Dropped in the child, they are the parent's.
         if self.generation.is_current() {
-            self.eps.each(|_, ep| {
-                let _ = shutdown(&ep.socket, Shutdown::Both);
-            });
+            self.eps.each(|_, ep| ep.end());
         }
     }
 }
@@ -297,8 +312,12 @@ impl Iface for ShmIface {
         if let Some(ep) = self.eps.remove(ep) {
             // The set would go on telling of it while a fork's child has it open.
             let _ = epoll::delete(&self.epoll, &ep.socket);
-            let _ = shutdown(&ep.socket, Shutdown::Both);
+            ep.end();
         }
+    }
+
+    fn channel(&mut self, ep: EpId) -> Option<Channel> {
+        self.eps.get(ep)?.channel.clone()
     }
 
     #[inline]

@@ -67,6 +67,7 @@ pub const CAPABILITIES: &[Capability] = &[
     },
     Capability { name: "atomics", supported: true, note: "32 and 64 bits" },
     Capability { name: "survives-exporter-stop", supported: true, note: "once attached" },
+    Capability { name: "peer-memory", supported: false, note: "it reads what was exported only" },
     Capability { name: "messages", supported: true, note: "to any worker of this boot" },
 ];
 

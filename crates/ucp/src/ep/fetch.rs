@@ -1,0 +1,100 @@
+//! Data of a rendezvous that is read where the sender has it.
+
+use std::collections::VecDeque;
+use std::fmt;
+
+use ucs::Status;
+use uct::api::PeerMemory;
+use uct::memory::AccessError;
+
+use super::op::{AnyOp, Done, ReceiveOp};
+use super::state::{Corrupt, State, out_of_range};
+use crate::wire::am::{Kind, Pair};
+
+/// Bytes that are read by one step of progress: a tenth of a millisecond.
+const STEP: usize = 1 << 20;
+
+/// The peer's memory.
+#[derive(Default)]
+pub(crate) enum Reach {
+    /// Nobody has wanted it.
+    #[default]
+    Untried,
+    /// It cannot be read.
+    Never,
+    By(Box<dyn PeerMemory>),
+}
+
+/// Data that is being read.
+#[derive(Debug)]
+pub(crate) struct Fetch {
+    /// The peer's number of it.
+    pub(super) request: u32,
+    /// Where the peer has it.
+    pub(super) address: u64,
+    pub(super) length: usize,
+    pub(super) op: Box<dyn ReceiveOp>,
+    /// Bytes that have been read.
+    done: usize,
+}
+
+impl Fetch {
+    pub(crate) fn new(request: u32, address: u64, length: usize, op: Box<dyn ReceiveOp>) -> Self {
+        Self { request, address, length, op, done: 0 }
+    }
+
+    /// Reads the next bytes.
+    fn step(&mut self, memory: &mut dyn PeerMemory) -> Result<(), AccessError> {
+        let (from, to) = (self.done, self.length.min(self.done + STEP));
+        let operand = self.op.local_mut();
+        // As long as was announced, when it was given: what an operand says later is not believed.
+        if operand.len() < to {
+            return Err(out_of_range(from, to - from, operand.len()).into());
+        }
+        memory.get(self.address.wrapping_add(from as u64), &mut operand.range(from..to))?;
+        self.done = to;
+        Ok(())
+    }
+}
+
+impl State {
+    /// Reads a part of the first of what is to be read. Answers whether there was any.
+    pub(crate) fn fetch(&mut self, done: &mut VecDeque<Done>) -> Result<bool, Corrupt> {
+        let Some(fetch) = self.fetches.front_mut() else { return Ok(false) };
+        let result = match &mut self.reach {
+            Reach::By(memory) => fetch.step(&mut **memory),
+            _ => Err(AccessError::Unsupported { why: "the peer's memory cannot be read" }),
+        };
+        let is_over = fetch.done == fetch.length;
+        let ended = match result {
+            Ok(()) if !is_over => return Ok(true),
+            Ok(()) => Ok(()),
+            Err(error @ (AccessError::Operand { .. } | AccessError::Bounds(_))) => Err(error),
+            // The peer sends it, or says why not.
+            Err(error) => {
+                tracing::debug!(%error, "data is asked for that cannot be read");
+                if !matches!(error, AccessError::Stale { .. }) {
+                    self.reach = Reach::Never;
+                }
+                let Some(Fetch { request, length, op, .. }) = self.fetches.pop_front() else {
+                    return Ok(false);
+                };
+                return self.receive(request, length, op).map(|()| true);
+            }
+        };
+        let Some(Fetch { request, op, .. }) = self.fetches.pop_front() else { return Ok(false) };
+        let status = ended.as_ref().map_or_else(AccessError::status, |()| Status::Ok);
+        done.push_back((AnyOp::Receive(op), ended.map_err(Into::into)));
+        self.answer(Kind::Drop, Pair(request, status as u32)).map(|()| true)
+    }
+}
+
+impl fmt::Debug for Reach {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Untried => "Untried",
+            Self::Never => "Never",
+            Self::By(_) => "By",
+        })
+    }
+}

@@ -1,0 +1,7 @@
+//! Choices between ways of doing the same thing: pure functions of sizes, limits and costs.
+
+mod message;
+mod rank;
+
+pub(crate) use message::{Data, Message, data, message, read_from};
+pub(crate) use rank::{TYPICAL, rank};
