@@ -1,86 +1,11 @@
-//! Collecting rows.
+//! What the rows have in common.
 
-use std::time::Duration;
-
-use rucx_benches::{Comparison, Options, Standing, Standings, Target, interleave_timed};
 use ucp::{Context, Features};
 
-/// The rows measured so far, and how to measure more.
-#[derive(Debug)]
-pub(crate) struct Rows {
-    options: Options,
-    standings: Standings,
-}
-
-/// A row to be measured.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Row<'a> {
-    pub(crate) name: &'a str,
-    pub(crate) reference: &'a str,
-    pub(crate) target: Option<Target>,
-}
-
-/// How many samples a row takes whose operation lasts milliseconds.
-const FEW: usize = 21;
-
-impl Rows {
-    pub(crate) fn new(options: Options) -> Self {
-        Self { options, standings: Standings::default() }
-    }
-
-    /// Whether the row is wanted: ask before anything expensive is set up for it.
-    pub(crate) fn wants(&self, row: Row<'_>) -> bool {
-        self.options.wants(row.name) || self.options.wants(row.reference)
-    }
-
-    /// Measures a row, if it is wanted. Each side runs as often as it is told, and tells how long that took.
-    pub(crate) fn measure(
-        &mut self,
-        row: Row<'_>,
-        ours: impl FnMut(u64) -> Duration,
-        reference: impl FnMut(u64) -> Duration,
-    ) {
-        if self.wants(row) {
-            let comparison = interleave_timed(&self.options, ours, reference);
-            self.push(row, comparison);
-        }
-    }
-
-    /// As [`Rows::measure`], of what takes milliseconds.
-    pub(crate) fn measure_slow(
-        &mut self,
-        row: Row<'_>,
-        ours: impl FnMut(u64) -> Duration,
-        reference: impl FnMut(u64) -> Duration,
-    ) {
-        if self.wants(row) {
-            let options = Options { samples: self.options.samples.min(FEW), ..self.options.clone() };
-            let comparison = interleave_timed(&options, ours, reference);
-            self.push(row, comparison);
-        }
-    }
-
-    fn push(&mut self, row: Row<'_>, comparison: Comparison) {
-        let (name, reference, target) = (row.name.to_owned(), row.reference.to_owned(), row.target);
-        self.standings.0.push(Standing { name, reference, comparison, target });
-    }
-
-    pub(crate) fn into_standings(self) -> Standings {
-        self.standings
-    }
-}
+pub(crate) use rucx_benches::rows::{Row, Rows, size};
 
 /// A context as the rows use it, whatever the environment says.
 pub(crate) fn context() -> Context {
     let built = Context::builder().features(Features::EXPORTED_MEMH).ignore_env().build();
     built.expect("a context with the default settings")
-}
-
-/// `bytes` in words.
-pub(crate) fn size(bytes: usize) -> String {
-    match bytes {
-        _ if bytes >= 1 << 20 => format!("{} MiB", bytes >> 20),
-        _ if bytes >= 1 << 10 => format!("{} KiB", bytes >> 10),
-        _ => format!("{bytes} B"),
-    }
 }

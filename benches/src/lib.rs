@@ -17,6 +17,7 @@ pub mod instructions;
 pub mod interleave;
 pub mod options;
 pub mod report;
+pub mod rows;
 pub mod standing;
 
 pub use interleave::{Comparison, interleave, interleave_timed, timed};
