@@ -62,6 +62,7 @@ impl<M> Request<M> {
 
     /// Whether it has ended.
     #[must_use]
+    #[inline]
     #[doc(alias = "ucp_request_check_status")]
     pub fn is_ended(&self) -> bool {
         match &self.state {
@@ -75,6 +76,7 @@ impl<M> Request<M> {
     /// # Errors
     /// Itself: it has not ended, or its result was taken by polling it.
     #[allow(clippy::missing_panics_doc)]
+    #[inline]
     pub fn into_result(mut self) -> Result<Result<M, OpError<M>>, Self> {
         self.take().ok_or(self)
     }

@@ -1,6 +1,7 @@
 //! Remote memory: a peer's region, reached by the endpoint to it.
 
 use std::fmt;
+use std::sync::Arc;
 
 use ucs::Status;
 use uct::api::{AmoOp, AtomicWord};
@@ -19,11 +20,11 @@ use crate::wire::rkey::{self, RkeyFormatError};
 /// show them.
 #[derive(Clone)]
 #[doc(alias = "ucp_rkey_pack")]
-pub struct PackedRkey(Zeroizing<Vec<u8>>);
+pub struct PackedRkey(Arc<Zeroizing<Vec<u8>>>);
 
 impl PackedRkey {
     pub(crate) fn of_handle(handle: &[u8]) -> Self {
-        Self(Zeroizing::new(rkey::encode(handle)))
+        Self(Arc::new(Zeroizing::new(rkey::encode(handle))))
     }
 
     /// Its bytes.

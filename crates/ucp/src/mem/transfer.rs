@@ -159,6 +159,7 @@ impl ImportedRegion {
     /// [`OpError`], with the operand: as [`ImportedRegion::write`]; [`AccessError::Operand`]: raw memory that is not mapped for reading, an import that
     /// has been revoked.
     #[doc(alias = "ucp_put_nbx")]
+    #[inline]
     pub fn put<M: Source>(&self, offset: u64, operand: M) -> Result<M, OpError<M>> {
         match self.put_from(offset, &operand) {
             Ok(()) => Ok(operand),
@@ -177,6 +178,7 @@ impl ImportedRegion {
     /// [`OpError`], with the operand: as [`ImportedRegion::read`]; [`AccessError::Operand`]: raw memory that is not mapped for writing, an import that has
     /// been revoked or is for reading only.
     #[doc(alias = "ucp_get_nbx")]
+    #[inline]
     pub fn get<M: Destination>(&self, offset: u64, mut operand: M) -> Result<M, OpError<M>> {
         match self.get_into(offset, &mut operand) {
             Ok(()) => Ok(operand),

@@ -172,6 +172,18 @@ impl SharedBytes {
         Ok(value)
     }
 
+    /// The aligned word at `offset`, in this machine's byte order, loaded with sequentially consistent order: also where it may only be
+    /// read.
+    ///
+    /// # Errors
+    /// [`BoundsError`]: out of range, or misaligned.
+    #[inline]
+    pub fn load_in_order(&self, offset: u64) -> Result<u64, BoundsError> {
+        let at = self.check_aligned(offset, size_of::<u64>())?;
+        // SAFETY: a readable word, and aligned (both checked).
+        Ok(unsafe { copy::load_u64(at.as_ptr().cast(), LoadOrder::SeqCst) })
+    }
+
     /// Writes a `T` to `offset`, as [`SharedBytes::write`].
     ///
     /// # Errors
@@ -254,6 +266,16 @@ words! {
 mod tests {
     use super::*;
     use crate::mem::Mapping;
+
+    #[test]
+    fn words_are_loaded_in_order_where_there_are_any() {
+        let words = crate::mem::Mapping::anonymous(4096).unwrap();
+        let bytes = words.bytes();
+        bytes.store(8, 7_u64).unwrap();
+        assert_eq!(bytes.load_in_order(8), Ok(7));
+        assert!(matches!(bytes.load_in_order(4), Err(BoundsError::Misaligned { .. })));
+        assert!(matches!(bytes.load_in_order(bytes.len() as u64), Err(BoundsError::OutOfRange { .. })));
+    }
 
     #[test]
     fn every_length_and_offset_comes_back() {

@@ -1,19 +1,25 @@
 //! The protocol between an access and a revocation, over single words.
 //!
-//! Generic over [`Word`], so that loom checks the code that runs. It is Dekker's scheme: each side writes its word, then,
-//! after a fence, reads the other's. At least one of the two sees the other: either the access finds the epoch moved and
-//! does not begin, or the revocation finds the access announced and waits.
+//! Generic over [`Word`], so that loom checks the code that runs. It is Dekker's scheme: each side writes its word, then
+//! reads the other's. At least one of the two sees the other: either the access finds the epoch moved and does not begin, or the
+//! revocation finds the access announced and waits.
+//!
+//! The revocation has a fence in between; the access, of which there are many, does both with sequentially consistent order, which
+//! is one locked instruction less. There is one order S of these accesses and the fence (C++20, \[atomics.order\], 3 and 4). An access
+//! that finds the old epoch has read it before the fence in S, and announced itself before that; what the revocation reads after the
+//! fence is then the announcement, or what came later.
 
 use ucs::sync::{Ordering, Word, fence};
 
 /// Announces an access to export `id` in a free slot, unless the export is found to be no more: `lives` compares its epoch,
-/// loaded with acquire order.
+/// loaded with sequentially consistent order.
 ///
 /// # Errors
 /// [`Refused`]; nothing is announced then.
 #[inline]
 pub fn announce<W: Word>(slot: &W, id: u64, lives: impl FnOnce() -> bool) -> Result<(), Refused> {
-    slot.compare_exchange(0, id, Ordering::AcqRel, Ordering::Relaxed).map_err(|_| Refused::SlotTaken)?;
+    slot.compare_exchange(0, id, Ordering::SeqCst, Ordering::Relaxed).map_err(|_| Refused::SlotTaken)?;
+    #[cfg(loom)] // which takes accesses for acquire and release ones, whatever they say
     fence(Ordering::SeqCst);
     if lives() {
         Ok(())
@@ -90,7 +96,7 @@ mod loom_models {
     }
 
     fn importer(world: &World, slot: usize) {
-        let lives = || Word::load(&world.epoch, Ordering::Acquire) == 1;
+        let lives = || Word::load(&world.epoch, Ordering::SeqCst) == 1;
         if announce(&world.slots[slot], 7, lives).is_ok() {
             world.memory.with(|memory| {
                 // SAFETY: loom checks that nobody writes meanwhile.

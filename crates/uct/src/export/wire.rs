@@ -67,10 +67,10 @@ fn line(index: u32) -> u64 {
     u64::from(index) * LINE as u64
 }
 
-/// The epoch of a table line now, if there is such a line.
+/// The epoch of a table line now, if there is such a line, loaded with sequentially consistent order.
 #[inline]
 pub fn epoch_now(table: &SharedBytes, index: u32) -> Option<u64> {
-    table.load(line(index) + EPOCH).ok()
+    table.load_in_order(line(index) + EPOCH).ok()
 }
 
 /// The epoch word of a table line, if there is such a line: for the exporter, who has it mapped for writing.
