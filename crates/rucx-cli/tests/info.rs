@@ -73,7 +73,7 @@ fn endpoints_tell_what_they_go_by_and_why() {
     let document = json(&mut rucx(&["info", "-e", "--json"]), 0);
     let uses = list(&document, "endpoints");
     let by: Vec<_> = uses.iter().map(|one| (string(one, "what"), string(one, "transport"))).collect();
-    assert_eq!(by, [("messages", "shm"), ("memory", "shm"), ("buffers", "cma")]);
+    assert_eq!(by, [("messages", "shm"), ("long messages", "cma"), ("memory", "shm"), ("buffers", "cma")]);
     for one in uses {
         let cost = |name: &str| {
             let of = list(one, "candidates").iter().find(|of| of["transport"] == name);

@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 
 use crate::Features;
 use crate::ep::{Endpoint, EpError};
-use crate::mem::{ImportError, ImportedRegion, PackError, Region, TransferError};
+use crate::mem::{ImportError, ImportedRegion, OpError, PackError, Region, TransferError};
 use crate::request::Request;
 use crate::wire::rkey::{self, RkeyFormatError};
 
@@ -170,6 +170,34 @@ impl RemoteRegion {
         match self.ep.check() {
             Ok(()) => Request::ended(self.memory.get(offset, operand)),
             Err(error) => Request::failed(error, operand),
+        }
+    }
+
+    /// As [`RemoteRegion::put`], without a request of its own: the next [`Endpoint::flush`] ends when it has, and the operand is dropped
+    /// as soon as it may be.
+    ///
+    /// # Errors
+    /// As [`RemoteRegion::put`].
+    #[doc(alias = "ucp_put_nbi")]
+    #[inline]
+    pub fn put_nbi<M: Source>(&self, offset: u64, operand: M) -> Result<(), OpError<M>> {
+        match self.ep.check() {
+            Ok(()) => self.memory.put(offset, operand).map(drop),
+            Err(error) => Err(OpError { error: error.into(), operand }),
+        }
+    }
+
+    /// As [`RemoteRegion::get`], without a request of its own: the bytes are there when the next [`Endpoint::flush`] has ended. For operands
+    /// that are a part of something the caller has: a [`MemSlice`](crate::MemSlice), an [`ImportedSlice`](crate::ImportedSlice), raw memory.
+    ///
+    /// # Errors
+    /// As [`RemoteRegion::get`].
+    #[doc(alias = "ucp_get_nbi")]
+    #[inline]
+    pub fn get_nbi<M: Destination>(&self, offset: u64, operand: M) -> Result<(), OpError<M>> {
+        match self.ep.check() {
+            Ok(()) => self.memory.get(offset, operand).map(drop),
+            Err(error) => Err(OpError { error: error.into(), operand }),
         }
     }
 }

@@ -4,8 +4,8 @@
 //! too, but for rights that the kernel asks for between processes. Those are told by what the transport says of itself.
 
 use serde::Serialize;
-use ucp::{Context, Features, MdResults, MemMap};
-use uct::api::{Component, IfaceFlags, LinearCost};
+use ucp::{Context, Features, MdResults, MemMap, Status};
+use uct::api::{Component, IfaceFlags, LinearCost, MdFlags};
 
 use super::Problem;
 use crate::units;
@@ -16,7 +16,7 @@ const BYTES: usize = 4096;
 /// One thing that an endpoint is for.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Use {
-    /// Its name: `messages`, `memory`, `buffers`.
+    /// Its name: `messages`, `long messages`, `memory`, `buffers`.
     pub(crate) what: &'static str,
     /// The same in words.
     pub(crate) doc: &'static str,
@@ -67,6 +67,7 @@ pub(super) fn uses() -> Vec<Use> {
     };
     vec![
         use_of("messages", "active messages", &messages),
+        use_of("announced", "their data, which the receiver reads where the sender has it", &announced),
         use_of("memory", "put, get and atomics; memory of MemMap::allocate", &|sides| {
             memory(sides, MemMap::allocate(BYTES))
         }),
@@ -112,6 +113,40 @@ fn messages(sides: &Sides) -> Tried {
         }
     });
     (info.map(|info| info.transport), candidates)
+}
+
+/// Between processes only: so nothing is tried here.
+fn announced(sides: &Sides) -> Tried {
+    let md_of = |component: &dyn Component| {
+        let of_component = |(of, _): &(&dyn Component, _)| of.id() == component.id();
+        sides.here.transports().find(of_component).map(|(_, md)| md)
+    };
+    let costs = |component: &dyn Component| {
+        let attr = md_of(component)?.attr();
+        attr.flags.contains(MdFlags::PEER_MEMORY).then_some(attr.access_cost)
+    };
+    let all = uct::transports::components().iter().filter(|component| costs(**component).is_some());
+    let chosen = all.min_by(|a, b| {
+        let cost = |component: &dyn Component| costs(component).map_or(f64::INFINITY, |cost| cost.at(0));
+        cost(**a).total_cmp(&cost(**b))
+    });
+    let chosen = chosen.map(|component| component.name());
+    let candidates = each(sides, |component| {
+        let note = component.capabilities().iter().find(|one| one.name == "peer-memory");
+        let note = note.map_or("", |one| one.note).to_owned();
+        match (md_of(component), costs(component)) {
+            (None, _) => (None, left_out(sides, component)),
+            (Some(_), None) => (None, format!("it cannot: {note}")),
+            (Some(_), cost) if chosen == Some(component.name()) => (cost, note),
+            (Some(_), cost) => (cost, "not needed: another one costs no more".to_owned()),
+        }
+    });
+    let without = Problem {
+        text: "no transport that is allowed reads the memory of other processes by its addresses".to_owned(),
+        remedy: "none is needed: the data goes by messages. Allow cma in UCX_TLS to have it read".to_owned(),
+        status: format!("{:?}", Status::Unsupported),
+    };
+    (chosen.ok_or(without), candidates)
 }
 
 fn memory(sides: &Sides, map: MemMap) -> Tried {
@@ -190,6 +225,16 @@ mod tests {
         assert!(of("self").cost_base < of("shm").cost_base && of("self").why.contains("same worker"));
         assert_eq!(of("cma").cost_base, None);
         let (transport, candidates) = messages(&sides("self"));
+        assert!(transport.is_err_and(|problem| problem.remedy.contains("UCX_TLS")));
+        assert!(candidates.iter().any(|one| one.why == "not allowed by UCX_TLS"), "{candidates:?}");
+    }
+
+    #[test]
+    fn announced_data_is_read_by_what_reads_other_processes() {
+        let (transport, candidates) = announced(&sides("all"));
+        assert_eq!(transport, Ok("cma"), "{candidates:?}");
+        assert!(candidates.iter().all(|one| one.cost_base.is_some() == (one.transport == "cma")));
+        let (transport, candidates) = announced(&sides("posix"));
         assert!(transport.is_err_and(|problem| problem.remedy.contains("UCX_TLS")));
         assert!(candidates.iter().any(|one| one.why == "not allowed by UCX_TLS"), "{candidates:?}");
     }

@@ -1,7 +1,7 @@
 //! An endpoint as its worker knows it: what it has still to send, and what it waits for.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::fmt;
 
 use ucs::mem::shared::BoundsError;
@@ -54,12 +54,15 @@ pub(crate) struct State {
     answers: usize,
     /// Data announced, by the number told to the peer.
     sends: HashMap<u32, Sending>,
+    /// When each of them was announced, as a number that grows.
+    unfinished: BTreeSet<u64>,
+    announced: u64,
     /// Those of them that the peer wants, in the order in which it asked.
     streams: VecDeque<u32>,
     /// Whose turn it is, where messages wait, too.
     stream_is_next: bool,
     /// What waits for announced data to be sent: all else before it has been.
-    waits: Vec<(Waits, Vec<u32>)>,
+    waits: Vec<(Waits, u64)>,
     /// Data that the peer was asked for, by the number told to it.
     receives: HashMap<u32, Receiving>,
     /// Data that is read where the peer has it, in the order in which it was asked for.
@@ -77,8 +80,8 @@ enum Queued {
         header: Box<[u8]>,
         data: Option<Box<dyn SendOp>>,
     },
-    /// What was announced before it.
-    Wait(Waits, Vec<u32>),
+    /// For what was announced before that.
+    Wait(Waits, u64),
 }
 
 #[derive(Debug)]
@@ -86,6 +89,7 @@ struct Sending {
     op: Box<dyn SendOp>,
     /// As it was announced: what an operand says later is not believed.
     length: usize,
+    when: u64,
     /// The peer's number of its receive, and how many bytes have been sent; `None`: it has not answered.
     stream: Option<(u32, usize)>,
 }
@@ -158,8 +162,7 @@ impl State {
     }
 
     pub(crate) fn push_wait(&mut self, wait: Waits) {
-        let announced = self.sends.keys().copied().collect();
-        self.queue.push_back(Queued::Wait(wait, announced));
+        self.queue.push_back(Queued::Wait(wait, self.announced));
     }
 
     fn number(&mut self) -> u32 {
@@ -174,8 +177,18 @@ impl State {
     /// Data that is announced under the number answered.
     pub(crate) fn announce(&mut self, length: usize, op: Box<dyn SendOp>) -> u32 {
         let number = self.number();
-        self.sends.insert(number, Sending { op, length, stream: None });
+        let when = self.announced;
+        self.announced += 1;
+        self.unfinished.insert(when);
+        self.sends.insert(number, Sending { op, length, when, stream: None });
         number
+    }
+
+    /// What was announced under that number, which is no more now.
+    fn finish(&mut self, number: u32) -> Option<Sending> {
+        let sending = self.sends.remove(&number)?;
+        self.unfinished.remove(&sending.when);
+        Some(sending)
     }
 
     /// Has data be read where the peer has it.
@@ -217,7 +230,7 @@ impl State {
 
     /// The peer does not want it, or not the rest of it.
     pub(crate) fn dropped(&mut self, request: u32) -> Result<AnyOp, Corrupt> {
-        let Sending { op, .. } = self.sends.remove(&request).ok_or(Corrupt)?;
+        let Sending { op, .. } = self.finish(request).ok_or(Corrupt)?;
         self.streams.retain(|stream| *stream != request);
         Ok(AnyOp::Send(op))
     }
@@ -273,10 +286,8 @@ impl State {
             }
             self.stream_is_next = !is_stream;
         }
-        let sends = &self.sends;
-        let ended = |(_, announced): &mut (Waits, Vec<u32>)| {
-            !announced.iter().any(|number| sends.contains_key(number))
-        };
+        let first = self.unfinished.first().copied().unwrap_or(u64::MAX);
+        let ended = |(_, before): &mut (Waits, u64)| *before <= first;
         done.extend(self.waits.extract_if(.., ended).map(|(wait, _)| (AnyOp::Wait(wait), Ok(()))));
     }
 
@@ -296,7 +307,7 @@ impl State {
             Some(Queued::Message { data: Some(op), .. }) => {
                 done.push_back((AnyOp::Send(op), result.map_err(TransferError::from)));
             }
-            Some(Queued::Wait(wait, announced)) => self.waits.push((wait, announced)),
+            Some(Queued::Wait(wait, before)) => self.waits.push((wait, before)),
             Some(Queued::Message { tag, .. }) if [Kind::Cts.tag(0), Kind::Drop.tag(0)].contains(&tag) => {
                 self.answers -= 1;
             }
@@ -311,13 +322,13 @@ impl State {
         match self.stream(request, id, iface) {
             Ok(true) => {
                 self.streams.pop_front();
-                done.extend(self.sends.remove(&request).map(|sending| (AnyOp::Send(sending.op), Ok(()))));
+                done.extend(self.finish(request).map(|sending| (AnyOp::Send(sending.op), Ok(()))));
             }
             Ok(false) => {}
             Err(SendError::Full) => return false,
             Err(error) => {
                 self.streams.pop_front();
-                if let Some(Sending { op, stream, .. }) = self.sends.remove(&request) {
+                if let Some(Sending { op, stream, .. }) = self.finish(request) {
                     let receive = stream.map_or(0, |(receive, _)| receive);
                     let status = Pair(receive, error.status() as u32);
                     self.push_message(Kind::Abort.tag(0), status.encode(), &[], None);
@@ -330,7 +341,8 @@ impl State {
 
     /// Sends the next part of what is announced; answers whether it was the last one.
     fn stream(&mut self, request: u32, id: EpId, iface: &mut dyn Iface) -> Result<bool, SendError> {
-        let Some(Sending { op, length, stream: Some((receive, sent)) }) = self.sends.get_mut(&request) else {
+        let Some(Sending { op, length, stream: Some((receive, sent)), .. }) = self.sends.get_mut(&request)
+        else {
             return Ok(true);
         };
         let local = op.local();
@@ -357,6 +369,7 @@ impl State {
         let receives = receives.filter_map(|receiving| receiving.op.map(AnyOp::Receive));
         let fetches = std::mem::take(&mut self.fetches).into_iter().map(|fetch| AnyOp::Receive(fetch.op));
         self.reach = Reach::Never;
+        self.unfinished.clear();
         self.streams.clear();
         self.answers = 0;
         done.extend(

@@ -33,6 +33,36 @@ fn put_and_get_by_rkey() {
     assert_eq!(error.status(), Status::Stale);
 }
 
+/// Operations without requests of their own: flush tells that they have ended.
+#[test]
+fn implicit_operations_end_with_the_next_flush() {
+    for tls in ["all", "self,posix"] {
+        let (owner, user) = (context(tls), context(tls));
+        let (a, b) = (owner.worker().unwrap(), user.worker().unwrap());
+        let region = owner.mem_map(MemMap::allocate(1 << 16)).unwrap();
+        let ep = b.connect(a.address().unwrap().as_bytes()).unwrap();
+        let remote = ep.rkey_unpack(region.rkey_pack().unwrap().as_bytes()).unwrap();
+        let here = user.mem_map(MemMap::allocate(1 << 16)).unwrap();
+        for at in 0..16_u64 {
+            remote.put_nbi(at << 12, pattern(1 << 12, at as u8)).unwrap();
+        }
+        b.wait(ep.flush(), PATIENCE).unwrap();
+        remote.get_nbi(0, here.slice(..).unwrap()).unwrap();
+        b.wait(b.flush(), PATIENCE).unwrap();
+        for at in 0..16_usize {
+            let mut seen = vec![0; 1 << 12];
+            here.read((at << 12) as u64, &mut seen).unwrap();
+            assert!(seen == pattern(1 << 12, at as u8), "{at}");
+        }
+        let error = remote.put_nbi((1 << 16) - 1, vec![1, 2]).unwrap_err();
+        assert_eq!((error.status(), error.operand), (Status::OutOfRange, vec![1, 2]));
+        let closed = remote.clone();
+        b.wait(ep.close(ucp::CloseMode::Flush), PATIENCE).unwrap();
+        assert_eq!(closed.put_nbi(0, vec![1]).unwrap_err().status(), ucp::EpError::Closed.status());
+        assert_eq!(closed.get_nbi(0, vec![1]).unwrap_err().status(), ucp::EpError::Closed.status());
+    }
+}
+
 #[test]
 fn atomics_by_rkey() {
     let pair = Pair::new("shm");
