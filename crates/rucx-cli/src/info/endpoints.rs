@@ -67,7 +67,7 @@ pub(super) fn uses() -> Vec<Use> {
     };
     vec![
         use_of("messages", "active messages", &messages),
-        use_of("announced", "their data, which the receiver reads where the sender has it", &announced),
+        use_of("long messages", "their data, which the receiver reads where the sender has it", &announced),
         use_of("memory", "put, get and atomics; memory of MemMap::allocate", &|sides| {
             memory(sides, MemMap::allocate(BYTES))
         }),
