@@ -16,9 +16,10 @@ use self::pipe::{BUFFERS, End, Pipe};
 use super::{AccessError, Local, LocalMut, pieces};
 use crate::api::Attachment;
 
-/// Bytes from which a second thread is worth what it costs, to start it and to have bytes pass from processor to processor: as measured
-/// where that helps least, on memory that is in the caches (`docs/decisions/0019-pipeline.md`).
-const WORTH_IT: usize = 4 << 20;
+/// Bytes from which another thread is worth what it costs: to start it, to have bytes pass from one processor to the other, and to wait for it
+/// where other work keeps it from running. Measured where it helps least, on memory that is in the caches
+/// (`docs/decisions/0019-pipeline.md`).
+const WORTH_IT: usize = 8 << 20;
 
 /// How bytes go by two threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
