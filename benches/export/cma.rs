@@ -142,6 +142,11 @@ const PIECE: usize = 256 << 10;
 
 /// From one exporter's memory to another's, beside what that is made of.
 fn relays(rows: &mut Rows, exporter: &LazyCell<Exporter>) {
+    let row = Row { name: "cma to cma, its thread", reference: "getppid", target: None };
+    let thread = timed(|n| {
+        (0..n).for_each(|_| drop(std::thread::scope(|scope| scope.spawn(|| black_box(0)).join())));
+    });
+    rows.measure(row, thread, timed(bare::system_calls));
     let ctx = context();
     let other: LazyCell<Exporter> = LazyCell::new(Exporter::start);
     let from = LazyCell::new(|| ctx.mem_import(&exporter.own).expect("an import"));
