@@ -7,7 +7,7 @@ mod pipe;
 #[cfg(test)]
 mod tests;
 
-use std::panic::resume_unwind;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::thread;
 
 use ucs::signals::with_signals_blocked;
@@ -88,13 +88,14 @@ fn run(
                 thread.spawn_scoped(scope, || pipe.ahead(&read))
             });
             let ahead = ahead.ok()?;
-            let moved = {
+            // Joined also where this thread panics: the sanitizer does not see how a scope waits.
+            let moved = catch_unwind(AssertUnwindSafe(|| {
                 let _end = End(&pipe);
                 pipe.through(&read, &write)
-            };
-            match ahead.join() {
-                Ok(()) => moved,
-                Err(panic) => resume_unwind(panic),
+            }));
+            match (moved, ahead.join()) {
+                (Ok(moved), Ok(())) => moved,
+                (Err(panic), _) | (_, Err(panic)) => resume_unwind(panic),
             }
         })
     })
