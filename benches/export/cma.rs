@@ -33,6 +33,7 @@ pub(crate) fn measure(rows: &mut Rows) {
     let exporter: LazyCell<Exporter> = LazyCell::new(Exporter::start);
     accesses(rows, &exporter);
     imports(rows, &exporter);
+    relays(rows, &exporter);
     let row =
         Row { name: "memh_pack, own memory", reference: "getppid", target: Some(Target::Nanoseconds(300.0)) };
     if rows.wants(row) {
@@ -133,6 +134,54 @@ fn accesses(rows: &mut Rows, exporter: &LazyCell<Exporter>) {
             });
             rows.measure(row, ours, timed(|n| (0..n).for_each(|_| bare.write(black_box(&buf.borrow())))));
         }
+    }
+}
+
+/// Bytes that one thread moves at once from an import to another one.
+const PIECE: usize = 256 << 10;
+
+/// From one exporter's memory to another's, beside what that is made of.
+fn relays(rows: &mut Rows, exporter: &LazyCell<Exporter>) {
+    let row = Row { name: "cma to cma, its thread", reference: "getppid", target: None };
+    let thread = timed(|n| {
+        (0..n).for_each(|_| drop(std::thread::scope(|scope| scope.spawn(|| black_box(0)).join())));
+    });
+    rows.measure(row, thread, timed(bare::system_calls));
+    let ctx = context();
+    let other: LazyCell<Exporter> = LazyCell::new(Exporter::start);
+    let from = LazyCell::new(|| ctx.mem_import(&exporter.own).expect("an import"));
+    let to = LazyCell::new(|| ctx.mem_import(&other.own).expect("an import"));
+    let buf = std::cell::RefCell::new(vec![1; LARGEST]);
+    for len in [64 << 10, 256 << 10, 1 << 20, 4 << 20, 8 << 20, 16 << 20] {
+        let read = |buf: &mut [u8], at: usize| from.read(at as u64, black_box(buf)).expect("within");
+        let write = |buf: &[u8], at: usize| to.write(at as u64, black_box(buf)).expect("within");
+        let name = format!("cma to cma {}", size(len));
+        let mut beside = |reference: &str, other: &dyn Fn(&mut [u8])| {
+            let row = Row { name: &name, reference, target: None };
+            if rows.wants(row) {
+                let ours = timed(|n| {
+                    let mut slice = from.slice(..len as u64).expect("within");
+                    for _ in 0..n {
+                        slice = to.put(0, slice).expect("within");
+                    }
+                });
+                let theirs = timed(|n| (0..n).for_each(|_| other(&mut buf.borrow_mut()[..len])));
+                rows.measure(row, ours, theirs);
+            }
+        };
+        beside("one thread, by 256 KiB", &|buf| {
+            for at in (0..len).step_by(PIECE) {
+                let piece = &mut buf[..PIECE.min(len)];
+                read(piece, at);
+                write(piece, at);
+            }
+        });
+        beside("both legs", &|buf| {
+            read(buf, 0);
+            write(buf, 0);
+        });
+        beside("its read alone", &|buf| read(buf, 0));
+        beside("its write alone", &|buf| write(buf, 0));
     }
 }
 

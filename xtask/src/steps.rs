@@ -60,6 +60,7 @@ const TSAN: &[&[&str]] = &[
     &["-p", "ucs", "--lib", "rcache::tests", "--", "--skip", "forks"],
     &["-p", "uct", "--lib", "export::"],
     &["-p", "uct", "--lib", "ring::"],
+    &["-p", "uct", "--lib", "memory::pipeline"],
     // The sanitizer sees no order in the channels of std.
     &[
         "-p",

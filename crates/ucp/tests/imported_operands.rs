@@ -87,6 +87,42 @@ fn between_any_two() {
     }
 }
 
+/// By `cma`, so many bytes that one thread reads while another one writes. A hole is told as by one thread: by whole pieces of the operand's,
+/// and by pages of the target's.
+#[test]
+fn long_ones_arrive_whole() {
+    let page = 4096;
+    let len = (9 << 20) + page;
+    let hole = 1234 * page;
+    let start = std::ptr::with_exposed_provenance_mut(0x2310_0000_0000);
+    let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
+    // SAFETY: replaces no mapping.
+    let start = unsafe { mmap_anonymous(start, len, ProtFlags::READ | ProtFlags::WRITE, flags) }.unwrap();
+    // SAFETY: nobody has references to these pages.
+    let raw = unsafe { RawMem::new(start.cast(), len) };
+    let (one, other) =
+        (World::of("cma", MemMap::raw(raw)), World::of("cma", MemMap::buffer(vec![0; len + 7])));
+    let mut bytes = vec![0; len];
+    testkit::Rng::new(8).fill(&mut bytes);
+    one.region.write(0, &bytes).unwrap();
+    other.import.put(7, one.slice()).unwrap();
+    assert!(other.at(7, len) == bytes);
+    one.region.write(0, &vec![0; len]).unwrap();
+    other.import.get(7, one.slice()).unwrap();
+    assert!(one.at(0, len) == bytes);
+
+    other.region.write(0, &vec![0; len]).unwrap();
+    // SAFETY: nobody has references to these pages.
+    unsafe { munmap(start.wrapping_byte_add(hole), page) }.unwrap();
+    let failed = other.import.put(0, one.slice()).unwrap_err();
+    let before = hole - hole % (256 << 10);
+    assert_eq!(reason(&failed), (before as u64, OperandReason::Stale(StaleReason::Unmapped)));
+    assert!(other.at(0, before) == bytes[..before], "as many as it says");
+    assert!(other.at(before, hole - before).iter().all(|byte| *byte == 0), "and no more");
+    let failed = one.import.put(0, other.import.slice(..len as u64).unwrap()).unwrap_err();
+    assert_eq!(failed.to_string(), format!("stale after {hole} bytes: the owner has unmapped it"));
+}
+
 #[test]
 fn parts_are_within() {
     let world = World::by("shm");

@@ -5,10 +5,13 @@ use ucp::{AccessError, ImportedRegion, ImportedSlice, OpError, OperandReason, St
 
 use super::roles::{Actor, Answer, FILL, context_by};
 
-const LEN: usize = 3 << 20;
-
 /// By which transports the DPU reaches the host, and the peer.
 const PAIRS: [(&str, &str); 4] = [("mm", "mm"), ("cma", "cma"), ("mm", "cma"), ("cma", "mm")];
+
+/// Bytes of either: of two by `cma` so many that one thread reads while another one writes.
+fn len_of(pair: (&str, &str)) -> usize {
+    if pair == ("cma", "cma") { 9 << 20 } else { 3 << 20 }
+}
 
 fn failed(failed: &OpError<ImportedSlice>) -> String {
     let side = match &failed.error {
@@ -51,7 +54,7 @@ pub fn mover() {
                     match peer.put(0, slice).and_then(|slice| peer.get(0, slice)) {
                         Ok(back) => slice = back,
                         Err(error) => {
-                            assert_eq!(error.operand.len(), LEN as u64, "also from a failure");
+                            assert_eq!(error.operand.len(), host.len(), "also from a failure");
                             break failed(&error);
                         }
                     }
@@ -68,18 +71,20 @@ struct Three {
     host: Actor,
     peer: Actor,
     dpu: Actor,
+    len: usize,
 }
 
 impl Three {
-    fn by((host_by, peer_by): (&str, &str)) -> Self {
-        let (mut host, mut peer) = (Actor::host(LEN), Actor::host(LEN));
-        peer.write(0, &vec![1; LEN]).ok();
+    fn by(pair: (&str, &str)) -> Self {
+        let ((host_by, peer_by), len) = (pair, len_of(pair));
+        let (mut host, mut peer) = (Actor::host(len), Actor::host(len));
+        peer.write(0, &vec![1; len]).ok();
         let mut dpu = Actor(Role::new("imported::mover").arg(host_by).arg(peer_by).start());
         dpu.0.send(&host.export());
         let transport = |tls: &str| if tls == "mm" { "shm" } else { "cma" }.to_owned();
         let expected = format!("{} {}", transport(host_by), transport(peer_by));
         assert_eq!(Answer::parse(&dpu.0.request(&peer.export())).text(), expected);
-        Self { host, peer, dpu }
+        Self { host, peer, dpu, len }
     }
 
     /// Has the DPU begin, and be in the midst of it.
@@ -97,19 +102,19 @@ impl Three {
 
 pub fn from_host_to_peer_and_back() {
     for pair in PAIRS {
-        let Three { mut host, mut peer, mut dpu } = Three::by(pair);
+        let Three { mut host, mut peer, mut dpu, len } = Three::by(pair);
         host.write(1000, b"from the host").ok();
-        dpu.ask(&format!("put 3 {} 1", LEN - 3)).ok();
+        dpu.ask(&format!("put 3 {} 1", len - 3)).ok();
         assert_eq!(peer.read(0, 2).ok(), [1, FILL], "{pair:?}");
         assert_eq!(peer.read(998, 13).ok(), b"from the host", "{pair:?}");
-        assert_eq!(peer.read(LEN as u64 - 3, 3).ok(), [FILL, 1, 1], "{pair:?}");
+        assert_eq!(peer.read(len as u64 - 3, 3).ok(), [FILL, 1, 1], "{pair:?}");
         peer.write(70_000, b"from the peer").ok();
         dpu.ask("get 1 300000 7").ok();
         assert_eq!(host.read(69_994, 13).ok(), b"from the peer", "{pair:?}");
         // Neither of them takes part.
         host.0.stop();
         peer.0.stop();
-        dpu.ask(&format!("put 0 {LEN} 0")).ok();
+        dpu.ask(&format!("put 0 {len} 0")).ok();
         dpu.ask("get 100 8 200").ok();
         host.0.cont();
         peer.0.cont();
@@ -131,7 +136,7 @@ pub fn host_is_killed_in_mid_transfer() {
             );
             assert_eq!(three.dpu.ask("lives").text(), "false true");
             // What lies there is the host's, or what was there before.
-            let seen = three.peer.read(0, LEN).ok();
+            let seen = three.peer.read(0, three.len).ok();
             assert!(seen.iter().all(|byte| [1, FILL].contains(byte)), "{pair:?}");
         }
     }
@@ -148,7 +153,7 @@ pub fn peer_is_killed_in_mid_transfer() {
             "{text}"
         );
         assert_eq!(three.dpu.ask("lives").text(), "true false");
-        let seen = three.host.read(0, LEN).ok();
+        let seen = three.host.read(0, three.len).ok();
         assert!(seen.iter().all(|byte| *byte == FILL), "{pair:?}: it got its own bytes back");
     }
 }
@@ -159,10 +164,10 @@ pub fn host_revokes_in_mid_transfer() {
         let mut three = Three::by(pair);
         three.hammer();
         three.host.ask("revoke 0").ok();
-        three.host.write(0, &vec![0x77; LEN]).ok();
+        three.host.write(0, &vec![0x77; three.len]).ok();
         let text = three.verdict("operand");
         assert!(text.ends_with(": it is imported, and the export was revoked or dropped"), "{text}");
-        assert!(three.host.read(0, LEN).ok().iter().all(|byte| *byte == 0x77), "{pair:?}");
+        assert!(three.host.read(0, three.len).ok().iter().all(|byte| *byte == 0x77), "{pair:?}");
         let text = three.dpu.ask("put 0 8 0").err(Status::Stale);
         assert!(text.starts_with("operand:the operand could not be used after 0 bytes"), "{text}");
     }

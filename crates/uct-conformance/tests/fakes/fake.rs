@@ -383,6 +383,10 @@ impl Attachment for FakeAttachment {
         self.real.as_deref().map_or(0, Attachment::good_piece)
     }
 
+    fn is_by_system_calls(&self) -> bool {
+        self.real.as_deref().is_some_and(Attachment::is_by_system_calls)
+    }
+
     fn put(&self, offset: u64, src: &Local<'_>) -> Result<(), AccessError> {
         match self.fault {
             Fault::MovesNoImportedOperands if src.is_imported() => return Ok(()),

@@ -12,7 +12,9 @@ use ucs::time::Deadline;
 use super::{AllocError, AtomicOp, AttachError, ComponentId, Iface, IfaceError, MdAttr, PackError, RegError};
 use crate::channel::Channel;
 use crate::export::{Claim, Export, Token};
-use crate::memory::{AccessError, Local, LocalMem, LocalMut, MappedView, Rights, StaleReason, check_range};
+use crate::memory::{
+    AccessError, Local, LocalMem, LocalMut, MappedView, Rights, StaleReason, check_range, pipeline,
+};
 
 bitflags! {
     /// What a key is packed for (`UCT_MD_MKEY_PACK_FLAG_*`).
@@ -212,6 +214,12 @@ pub trait Attachment: Send + Sync + fmt::Debug {
         16 << 10
     }
 
+    /// Whether `read` and `write` are system calls that copy, whatever their length: where both sides of a long operation are reached so,
+    /// one thread reads while another one writes. By default they are not.
+    fn is_by_system_calls(&self) -> bool {
+        false
+    }
+
     /// Copies all of `src`, an operand, to `offset`: as [`Attachment::write`], which is what it calls by default, piece by piece where
     /// others may change or unmap the operand meanwhile. With [`super::MdFlags::NEED_MEMH`] the operand comes registered; attached
     /// memory, of which nothing can be registered here, comes by [`put_by_write`] instead.
@@ -246,8 +254,9 @@ pub trait Attachment: Send + Sync + fmt::Debug {
 }
 
 /// Has [`Attachment::write`] copy all of `src` to `offset`, piece by piece: an operand of any kind, whether or not it is registered. An operand
-/// that is attached memory is read piece by piece, each piece by its own attachment, before it is written: no access to the one is in
-/// flight during an access to the other, so that a revocation of either waits for its own pieces only.
+/// that is attached memory is read piece by piece, each piece by its own attachment, before it is written: no thread is within an access to
+/// the one while it accesses the other, or waits, so that a revocation of either waits for its own pieces only. Where both are reached by
+/// system calls ([`Attachment::is_by_system_calls`]) and it is long, another thread reads ahead meanwhile; it ends with the operation.
 ///
 /// # Errors
 /// As [`Attachment::write`]; [`AccessError::Operand`]: what is wrong is the operand.
@@ -258,6 +267,9 @@ pub fn put_by_write(
     src: &Local<'_>,
 ) -> Result<(), AccessError> {
     check_range(offset, src.len(), to.len())?;
+    if let Some(moved) = pipeline::put(src, to, offset) {
+        return moved;
+    }
     src.in_pieces(to.good_piece(), |at, piece| to.write(offset + at as u64, piece))
 }
 
@@ -272,5 +284,8 @@ pub fn get_by_read(
     dst: &mut LocalMut<'_>,
 ) -> Result<(), AccessError> {
     check_range(offset, dst.len(), from.len())?;
+    if let Some(moved) = pipeline::get(dst, from, offset) {
+        return moved;
+    }
     dst.in_pieces(from.good_piece(), |at, piece| from.read(offset + at as u64, piece))
 }

@@ -1,9 +1,11 @@
 //! Memory of this process that a region is made of.
 
 mod error;
+mod imported;
 pub mod operand;
 mod owned;
 mod pieces;
+pub(crate) mod pipeline;
 mod private;
 mod raw;
 mod sys;

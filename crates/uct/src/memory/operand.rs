@@ -15,7 +15,8 @@ use ucs::mem::shared::BoundsError;
 
 use crate::api::{Attachment, LocalMemh};
 
-use super::pieces::{self, SHORT};
+use super::imported::Imported;
+use super::pieces::SHORT;
 use super::{AccessError, DeniedReason, LocalMem, OperandReason, RawMem, StaleReason, raw};
 
 /// What an operation can read from (`put`): it is given by value, kept until the operation has ended, and given back.
@@ -61,41 +62,6 @@ impl Destination for RawMem {
     fn local_mut(&mut self) -> LocalMut<'_> {
         let (start, len) = self.range();
         LocalMut { place: PlaceMut::Raw(start, len), whole: None, memh: None }
-    }
-}
-
-/// A part of memory of another process: reached through its attachment, and in no other way.
-#[derive(Clone, Copy)]
-struct Imported<'a> {
-    memory: &'a dyn Attachment,
-    start: u64,
-    len: usize,
-}
-
-impl<'a> Imported<'a> {
-    /// What of `part` lies within.
-    fn new(memory: &'a dyn Attachment, part: Range<u64>) -> Self {
-        let end = part.end.min(memory.len());
-        let start = part.start.min(end);
-        Self { memory, start, len: usize::try_from(end - start).unwrap_or(usize::MAX) }
-    }
-
-    /// A part that lies within.
-    fn range(&self, part: Range<usize>) -> Self {
-        Self { memory: self.memory, start: self.start + part.start as u64, len: part.len() }
-    }
-
-    fn read(&self, at: usize, dst: &mut [u8]) -> Result<(), AccessError> {
-        self.memory.read(self.start + at as u64, dst).map_err(AccessError::of_imported_operand)
-    }
-
-    fn write(&self, at: usize, src: &[u8]) -> Result<(), AccessError> {
-        self.memory.write(self.start + at as u64, src).map_err(AccessError::of_imported_operand)
-    }
-
-    /// Memory for pieces that are worth an access to it, and one to the other side.
-    fn with_pieces<T>(&self, good: usize, copy: impl FnOnce(&mut [u8]) -> T) -> T {
-        pieces::with(self.len.min(good.max(self.memory.good_piece())), copy)
     }
 }
 
@@ -159,7 +125,7 @@ impl<'a> Local<'a> {
     #[inline]
     #[must_use]
     pub fn is_imported(&self) -> bool {
-        matches!(self.place, Place::Imported(_))
+        self.as_imported().is_some()
     }
 
     /// It, with a registration of its memory.
@@ -295,6 +261,15 @@ impl<'a> Local<'a> {
         }
     }
 
+    /// The part of attached memory, if it is one.
+    #[inline]
+    pub(super) fn as_imported(&self) -> Option<&Imported<'a>> {
+        match &self.place {
+            Place::Imported(imported) => Some(imported),
+            _ => None,
+        }
+    }
+
     /// Has `each` take all of it by way of `copy`. Of no bytes there is one piece, too: so both sides are asked.
     fn through(
         &self,
@@ -342,7 +317,7 @@ impl<'a> LocalMut<'a> {
     #[inline]
     #[must_use]
     pub fn is_imported(&self) -> bool {
-        matches!(self.place, PlaceMut::Imported(_))
+        self.as_imported().is_some()
     }
 
     /// It, with a registration of its memory.
@@ -485,6 +460,15 @@ impl<'a> LocalMut<'a> {
         }
     }
 
+    /// The part of attached memory, if it is one.
+    #[inline]
+    pub(super) fn as_imported(&self) -> Option<&Imported<'a>> {
+        match &self.place {
+            PlaceMut::Imported(imported) => Some(imported),
+            _ => None,
+        }
+    }
+
     /// Has `each` fill all of it by way of `copy`: also of no bytes.
     fn through(
         &mut self,
@@ -546,7 +530,7 @@ impl AccessError {
 
     /// The error for memory of another process that an operation was given.
     #[cold]
-    fn of_imported_operand(self) -> Self {
+    pub(super) fn of_imported_operand(self) -> Self {
         let (done, why) = match self {
             Self::Stale { done, why } => (done, OperandReason::Stale(why)),
             Self::AccessDenied { done, why } => (done, OperandReason::AccessDenied(why)),
@@ -560,7 +544,7 @@ impl AccessError {
     /// It, with what was moved: so many bytes in all.
     #[must_use]
     #[cold]
-    fn moved(mut self, all: u64) -> Self {
+    pub(super) fn moved(mut self, all: u64) -> Self {
         match &mut self {
             Self::Stale { done, .. } | Self::AccessDenied { done, .. } | Self::Operand { done, .. } => {
                 *done = all

@@ -5,7 +5,7 @@ use std::cell::Cell;
 /// Bytes that are copied at once by way of the stack.
 pub(super) const SHORT: usize = 4096;
 
-/// Most bytes that are copied at once, and that a thread keeps memory for.
+/// Most bytes that are copied at once. A thread keeps memory for as many, or for those of its pipelines.
 pub(super) const LONGEST: usize = 256 << 10;
 
 thread_local! {
@@ -18,7 +18,11 @@ pub(super) fn with<T>(len: usize, copy: impl FnOnce(&mut [u8]) -> T) -> T {
     if len <= SHORT {
         return copy(&mut [0; SHORT]);
     }
-    let len = len.min(LONGEST);
+    lend(len.min(LONGEST), copy)
+}
+
+/// As [`with`], of any length: so much is kept.
+pub(super) fn lend<T>(len: usize, copy: impl FnOnce(&mut [u8]) -> T) -> T {
     // Whoever is inside another such copy, or in a thread that is ending, has memory of its own.
     let mut memory = KEPT.try_with(Cell::take).unwrap_or_default();
     if memory.try_reserve_exact(len.saturating_sub(memory.len())).is_err() {

@@ -370,6 +370,10 @@ impl Attachment for CmaAttachment {
         256 << 10
     }
 
+    fn is_by_system_calls(&self) -> bool {
+        true
+    }
+
     fn atomic(&self, _offset: u64, _op: AtomicOp) -> Result<u64, AccessError> {
         Err(AccessError::Unsupported {
             why: "the kernel has no atomics on another process's memory, only copies: memory of MemMap::allocate is mapped, by shm",
