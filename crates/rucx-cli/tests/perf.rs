@@ -52,6 +52,7 @@ fn figures_of_a_document_are_plausible() {
     let document = document(&["put", "get", "am", "--size", "8,1M,13"]);
     assert_eq!(document["error"], Value::Null);
     assert_eq!((&document["messages_by"], &document["memory_by"]), (&"shm".into(), &"shm".into()));
+    assert_eq!(document["data_by"], "cma");
     positive(&document, &["clock_us", "seconds"]);
     let rows = document["rows"].as_array().unwrap();
     assert_eq!(rows.len(), 9);

@@ -56,6 +56,12 @@ impl Channel {
         self.memory.bytes().atomic_u64(at as u64).ok()
     }
 
+    /// Whether the other side has said where it has the memory: not before it has heard of the connection.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.word(self.theirs + ADDRESS).is_some_and(|word| word.load(Ordering::Acquire) != 0)
+    }
+
     /// The other side's process, by which system calls reach its memory; `None`: it is not visible from here, or it is this very one.
     #[must_use]
     pub fn pid(&self) -> Option<Pid> {
@@ -109,12 +115,13 @@ mod tests {
         let (memory, again) = (Arc::new(memory), Arc::new(again));
         let one = Channel::new(Arc::clone(&memory), 64, true, Arc::clone(&process)).unwrap();
         assert_eq!(one.set_nonce(7), None, "the other side has not said where it has the memory");
+        assert!(!one.is_ready());
         let other = Channel::new(Arc::clone(&again), 64, false, Arc::clone(&process)).unwrap();
         let at = |mapping: &Mapping, offset: u64| mapping.bytes().as_ptr().addr() as u64 + offset;
         assert_eq!(one.set_nonce(7), Some(at(&again, 128 + 16)));
         assert_eq!(again.bytes().atomic_u64(128 + 16).unwrap().load(Ordering::Relaxed), 7);
         assert_eq!(other.set_nonce(8), Some(at(&memory, 64 + 16)));
-        assert!(one.was_open() && other.was_open());
+        assert!(one.is_ready() && other.is_ready() && one.was_open() && other.was_open());
         one.close();
         assert!(one.was_open() && !other.was_open());
         assert_eq!(one.pid(), None, "this very process is not read in this way");

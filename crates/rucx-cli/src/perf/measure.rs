@@ -6,7 +6,7 @@ use std::hint::black_box;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use ucp::Request;
+use ucp::{LaneUse, Request};
 
 use super::child::Child;
 use super::echo::{self, Puts, window};
@@ -74,9 +74,20 @@ impl Bench {
         Ok(Self { child, side, far })
     }
 
-    /// The transport of messages, and that of memory.
-    pub(super) fn transports(&self) -> (&'static str, &'static str) {
-        (self.far.ep.info().transport, self.far.memory.transport())
+    /// The transport of messages.
+    pub(super) fn messages(&self) -> &'static str {
+        self.far.ep.info().transport
+    }
+
+    /// What reads the data of long messages.
+    pub(super) fn data(&self) -> Option<&'static str> {
+        let lanes = self.far.ep.info().lanes;
+        lanes.iter().find(|lane| lane.of == LaneUse::Data).map(|lane| lane.transport)
+    }
+
+    /// The transport of memory.
+    pub(super) fn memory(&self) -> &'static str {
+        self.far.memory.transport()
     }
 
     /// The transport of imported memory, where operands are of that.

@@ -269,6 +269,7 @@ fn play(args: &Args, ui: &mut Ui, report: &mut Report) -> Result<(), Stopped> {
         }
     }
     report.took(ui.elapsed());
+    report.met(&bench);
     bench.end()?;
     Ok(())
 }

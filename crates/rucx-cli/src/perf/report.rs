@@ -18,6 +18,8 @@ pub(super) struct Report {
     pub(super) error: Option<Problem>,
     /// The transport of messages; null if it came to none.
     messages_by: Option<&'static str>,
+    /// What reads the data of long messages; null: it goes by messages, too.
+    data_by: Option<&'static str>,
     /// That of put, get and fadd.
     memory_by: Option<&'static str>,
     /// That of the imported memory that operands are of; null: they are the process's own.
@@ -53,6 +55,7 @@ impl Default for Report {
             rucx: env!("CARGO_PKG_VERSION"),
             error: None,
             messages_by: None,
+            data_by: None,
             memory_by: None,
             operands_by: None,
             placement: Placement::default(),
@@ -66,8 +69,7 @@ impl Default for Report {
 impl Report {
     /// The two have met.
     pub(super) fn begin(&mut self, bench: &Bench, placement: &Placement) {
-        let (messages, memory) = bench.transports();
-        (self.messages_by, self.memory_by) = (Some(messages), Some(memory));
+        (self.messages_by, self.memory_by) = (Some(bench.messages()), Some(bench.memory()));
         self.operands_by = bench.imported();
         self.placement = placement.clone();
         self.clock_us = micros(Duration::from_nanos(clock_ps())) / 1000.0;
@@ -87,6 +89,11 @@ impl Report {
         ui.figure("clock", "", &clock, Tone::Plain)?;
         let head = cells(["test", "size", "p50 us", "p90 us", "p99 us", "p99.9 us", "GB/s", "a second"]);
         ui.whole_lines(&[String::new(), head])
+    }
+
+    /// The two have talked.
+    pub(super) fn met(&mut self, bench: &Bench) {
+        self.data_by = bench.data();
     }
 
     /// Another row.

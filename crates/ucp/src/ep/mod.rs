@@ -82,7 +82,8 @@ impl Endpoint {
         Self { worker: Rc::clone(worker), ep: Rc::clone(ep) }
     }
 
-    /// What it goes by. Where the peer's memory may be read it is tried whether that can be: a system call, the first time.
+    /// What it goes by. Where the peer's memory may be read it is tried whether that can be: a system call, once the peer's worker has
+    /// heard of the endpoint.
     #[must_use]
     pub fn info(&self) -> EpInfo {
         self.worker.info(&self.ep)

@@ -249,8 +249,9 @@ impl WorkerInner {
         let mut state = ep.state.borrow_mut();
         if let Reach::Untried = state.reach {
             let channel = self.ifaces.borrow_mut().get_mut(ep.iface).and_then(|iface| iface.channel(ep.id));
-            let memory = channel.and_then(|channel| reader.md.peer_memory(channel));
-            state.reach = memory.map_or(Reach::Never, Reach::By);
+            // None yet: a peer that has announced something has one.
+            let Some(channel) = channel else { return false };
+            state.reach = reader.md.peer_memory(channel).map_or(Reach::Never, Reach::By);
         }
         matches!(state.reach, Reach::By(_))
     }

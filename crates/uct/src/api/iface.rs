@@ -184,8 +184,8 @@ pub trait Iface: Send + fmt::Debug {
     #[doc(alias = "uct_ep_am_bcopy")]
     fn am(&mut self, ep: EpId, tag: u32, head: [&[u8]; 2], body: &Local<'_>) -> Result<(), SendError>;
 
-    /// What this side and an endpoint's peer know each other by, for [`Md::peer_memory`](super::Md::peer_memory); `None`: the peer is this
-    /// worker, or its process cannot be told, or the endpoint is gone. By default there is none.
+    /// What this side and an endpoint's peer know each other by, for [`Md::peer_memory`](super::Md::peer_memory); `None`: the peer has not
+    /// heard of this endpoint yet, or is this worker, or its process cannot be told, or the endpoint is gone. By default there is none.
     ///
     /// An interface that has them says by [`Channel::close`] that an endpoint is given up, before it is: in [`Iface::disconnect`] and
     /// when it is dropped.

@@ -35,7 +35,11 @@ impl Peer {
         let memory = Arc::new(memory);
         let sends = Producer::new(Arc::clone(&memory), 0, LINES).unwrap();
         let receives = Consumer::new(Arc::clone(&memory), ring_len(LINES), LINES).unwrap();
-        Self { socket, memory, sends, receives, announced: Vec::new(), asked: Vec::new() }
+        let peer = Self { socket, memory, sends, receives, announced: Vec::new(), asked: Vec::new() };
+        // Its memory may be read: so the victim tries that at whatever addresses it is told.
+        let address = peer.memory.bytes().as_ptr().addr() as u64;
+        peer.store(2 * ring_len(LINES), address);
+        peer
     }
 
     /// One that the victim talks to from now on.
@@ -93,9 +97,11 @@ impl Peer {
                 }
                 self.memory.bytes().write(rng.below(whole - len) as u64, &bytes[..len]).unwrap();
             }
-            // A position, or who sleeps.
+            // A position, who sleeps, or what both know each other by.
             4..=6 => {
-                let at = [0, 64, ring_len(LINES), ring_len(LINES) + 64][rng.below(4)];
+                let channel = 2 * ring_len(LINES);
+                let at = [0, 64, ring_len(LINES), ring_len(LINES) + 64, channel, channel + 8, channel + 16];
+                let at = at[rng.below(7)];
                 self.store(at, number(rng));
             }
             // What looks like a header, at the beginning of a line.
@@ -212,7 +218,9 @@ fn wild(peer: &Peer, rng: &mut Rng) -> (u32, Vec<u8>) {
         2 | 3 => {
             let header_len = u16::try_from(header.len()).unwrap();
             let length = [0, 1, 100, 100_000, 1 << 40, u64::MAX][rng.below(6)];
-            let address = NonZeroU64::new([0, 0, 8, 1 << 46, u64::MAX][rng.below(5)]);
+            let address = NonZeroU64::new(
+                [0, peer.memory.bytes().as_ptr().addr() as u64, 8, 1 << 46, u64::MAX][rng.below(5)],
+            );
             Message::Announced(id, Rts { request: small(rng), header_len, length, address }, &header)
         }
         4 => Message::Control(Kind::Cts, Pair(request, small(rng)), &[]),

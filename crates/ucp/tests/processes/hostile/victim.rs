@@ -34,7 +34,7 @@ type Shared = Rc<RefCell<Books>>;
 
 pub fn victim() {
     let features = Features::AM | Features::EXPORTED_MEMH;
-    let ctx = Context::builder().features(features).set("UCX_TLS", "mm").build().unwrap();
+    let ctx = Context::builder().features(features).set("UCX_TLS", "sm").build().unwrap();
     let region = ctx.mem_map(MemMap::allocate(4096).exported()).unwrap();
     let handle = region.memh_pack().unwrap();
     let books = Shared::default();

@@ -317,7 +317,7 @@ impl Iface for ShmIface {
     }
 
     fn channel(&mut self, ep: EpId) -> Option<Channel> {
-        self.eps.get(ep)?.channel.clone()
+        self.eps.get(ep)?.channel.as_ref().filter(|channel| channel.is_ready()).cloned()
     }
 
     #[inline]
