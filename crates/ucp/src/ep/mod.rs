@@ -108,6 +108,8 @@ impl Endpoint {
 
     /// Has `handler` called when the endpoint fails, once, in the worker's progress; not when this side closes it. After that, it is
     /// still to be closed.
+    ///
+    /// It is kept until then, or until the worker is dropped: one that holds a clone of the endpoint keeps it open.
     #[doc(alias = "ucp_err_handler_cb_t")]
     pub fn on_error(&self, handler: impl FnOnce(EpError) + 'static) {
         let mut state = self.ep.state.borrow_mut();

@@ -146,6 +146,9 @@ impl Worker {
     /// Has `handler` called with each message that is sent to number `id`, in [`Worker::progress`]. It may post operations, and keep
     /// what it was given; it must not wait. A message to a number without a handler is dropped, a rendezvous rejected.
     ///
+    /// It is kept until the worker is dropped, or another one takes its place: what it holds lives as long. One that holds the worker
+    /// itself, by an `Rc`, keeps it for ever; a `Weak` does not.
+    ///
     /// # Errors
     /// [`WorkerError::FeatureMissing`].
     #[doc(alias = "ucp_worker_set_am_recv_handler")]
