@@ -29,7 +29,7 @@ use crate::api::{
 use crate::export::PeerState;
 use crate::memory::Local;
 use crate::process::Process;
-use crate::ring::{Consumer, Incoming, LINE, MAX_TAG, Producer, ring_len};
+use crate::ring::{BATCH, Batches, Consumer, End, Incoming, LINE, MAX_TAG, Producer, ring_len};
 use crate::service::watch::{Watch, Watching};
 use crate::service::{Arrival, Door, Exporter, Service};
 use crate::transports::places::Places;
@@ -40,8 +40,6 @@ const LINES: u32 = 2048;
 const PIECE: usize = 16 << 10;
 /// Most bytes of a message.
 const MAX_AM: usize = LINES as usize / 4 * LINE - LINE;
-/// How many messages of one endpoint are taken by one call, so that none waits for another one's flood.
-const BATCH: usize = 16;
 /// The number that the bell has in the epoll set; endpoints have those of their places.
 const BELL: u64 = u64::MAX;
 
@@ -60,8 +58,7 @@ struct ShmEp {
     _watching: Watching,
     /// There was no room for a message of so many bytes.
     wanted: Option<usize>,
-    /// How many messages are still taken once the peer is gone, counted by batches: its ring held no more, and nobody fills it again.
-    last: usize,
+    batches: Batches,
     /// It was told of as gone.
     is_over: bool,
 }
@@ -128,7 +125,7 @@ impl ShmIface {
             state,
             _watching: watching,
             wanted: None,
-            last: LINES as usize + 2 * BATCH,
+            batches: Batches::of(LINES),
             is_over: false,
         };
         let id = self.eps.add(ep);
@@ -215,23 +212,16 @@ impl ShmEp {
         if self.sends.is_corrupt() {
             return Err(Gone::Corrupt); // there will be no room ever again
         }
-        // Before it is looked: what was sent before the end is there by then.
-        let is_gone = self.state.is_gone();
-        if is_gone {
-            self.last = self.last.checked_sub(BATCH).ok_or(Gone::Corrupt)?;
-        }
-        for count in 0..BATCH {
-            match self.receives.receive() {
-                Ok(Some(message)) => sink.am(id, message.tag(), &Bytes(&message)),
-                Ok(None) if count == 0 => break,
-                Ok(None) => return Ok(count),
-                Err(_) => return Err(Gone::Corrupt),
-            }
-            if count + 1 == BATCH {
-                return Ok(BATCH);
-            }
-        }
-        if is_gone { Err(Gone::Closed) } else { Ok(0) }
+        let (batches, state) = (&mut self.batches, &self.state);
+        let took = batches.take(
+            &mut self.receives,
+            || state.is_gone(),
+            |message| sink.am(id, message.tag(), &Bytes(message)),
+        );
+        took.map_err(|end| match end {
+            End::Gone => Gone::Closed,
+            End::Corrupt => Gone::Corrupt,
+        })
     }
 }
 
