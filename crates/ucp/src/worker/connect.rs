@@ -99,6 +99,7 @@ fn verdict(failures: Vec<AttachError>, results: MdResults) -> ConnectError {
         }
         Some(AttachError::Mem(error)) => ConnectError::Mem { error, results },
         Some(AttachError::Stale(_)) => ConnectError::Stale { results },
+        Some(error @ AttachError::TooMany) => ConnectError::TooMany { results, advice: error.remedy() },
         Some(error) => ConnectError::Unreachable { results, advice: error.remedy() },
         None => ConnectError::Unreachable {
             results,

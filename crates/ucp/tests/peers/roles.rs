@@ -37,6 +37,10 @@ pub fn peer() {
                 use std::os::unix::process::CommandExt as _;
                 let error = std::process::Command::new("sleep").arg("60").exec();
                 panic!("{error}");
+            } else if command == b"fds" {
+                role::send(testkit::open_fds().to_string().as_bytes());
+            } else if let Some(spare) = command.strip_prefix(b"starve ") {
+                crate::floods::starve(std::str::from_utf8(spare).unwrap().parse().unwrap());
             }
         }
         std::process::exit(0); // the test has gone
@@ -79,6 +83,14 @@ pub fn peer() {
     }
 }
 
+/// Ends this process with its test.
+pub fn go_with_the_test() {
+    std::thread::spawn(|| {
+        while role::try_recv().is_some() {}
+        std::process::exit(0);
+    });
+}
+
 /// Forks a child that does nothing; answers its pid.
 #[allow(unsafe_code)]
 fn fork() -> i32 {
@@ -101,7 +113,10 @@ pub struct Peer {
 
 impl Peer {
     pub fn start(args: &[&str]) -> Self {
-        let role = args.iter().fold(Role::new("roles::peer"), |role, arg| role.arg(*arg));
+        Self::of(args.iter().fold(Role::new("roles::peer"), |role, arg| role.arg(*arg)))
+    }
+
+    pub fn of(role: Role) -> Self {
         let mut child = role.start();
         let address = child.recv();
         let rkey = child.recv();

@@ -26,12 +26,13 @@ use crate::api::{
     AttachError, ComponentId, EpId, Gone, Iface, IfaceAttr, IfaceError, IfaceFlags, LinearCost, MdParams,
     NewEp, Payload, SendError, Sink,
 };
+use crate::config::MAX_CONNECTIONS;
 use crate::export::PeerState;
 use crate::memory::Local;
 use crate::process::Process;
 use crate::ring::{BATCH, Batches, Consumer, End, Incoming, LINE, MAX_TAG, Producer, ring_len};
 use crate::service::watch::{Watch, Watching};
-use crate::service::{Arrival, Door, Exporter, Service};
+use crate::service::{Arrival, Door, Exporter, Service, Share};
 use crate::transports::places::Places;
 
 /// Lines of a ring: 128 KiB, of which a message takes a quarter at most.
@@ -61,6 +62,8 @@ struct ShmEp {
     batches: Batches,
     /// It was told of as gone.
     is_over: bool,
+    /// Of a peer that has connected: after its descriptors are closed, another one may come.
+    _share: Option<Share>,
 }
 
 /// The interface of `shm`.
@@ -81,7 +84,7 @@ pub(super) struct ShmIface {
 impl ShmIface {
     pub(super) fn open(boot: [u8; 16], params: &MdParams) -> Result<Self, IfaceError> {
         let service = Arc::clone(&params.service);
-        let door = service.open_door(shared_len())?;
+        let door = service.open_door(shared_len(), params.config.get(&MAX_CONNECTIONS))?;
         let sys = |call| move |errno| MemError::of(call, errno, 0);
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(sys("epoll_create1"))?;
         epoll::add(&epoll, &**door.bell(), EventData::new_u64(BELL), EventFlags::IN)
@@ -101,17 +104,17 @@ impl ShmIface {
         Ok(Self { attr, service, boot, context_uuid, door, eps, epoll, is_armed: false, generation })
     }
 
-    /// Adds an endpoint over memory that both sides have mapped; who connected sends by the first ring.
+    /// Adds an endpoint over memory that both sides have mapped; who connected sends by the first ring. A peer that did has a share.
     fn add(
         &mut self,
         memory: Mapping,
-        connects: bool,
+        share: Option<Share>,
         socket: Arc<OwnedFd>,
         process: Option<Arc<Process>>,
     ) -> Result<EpId, AttachError> {
         let memory = Arc::new(memory);
         let (first, second) = (0, ring_len(LINES));
-        let (out, back) = if connects { (first, second) } else { (second, first) };
+        let (out, back) = if share.is_none() { (first, second) } else { (second, first) };
         let rings = Producer::new(Arc::clone(&memory), out, LINES).zip(Consumer::new(memory, back, LINES));
         let (sends, receives) = rings.ok_or(AttachError::Malformed("the memory shared is too small"))?;
         let state = Arc::new(PeerState::with_bell(self.door.bell()));
@@ -127,6 +130,7 @@ impl ShmIface {
             wanted: None,
             batches: Batches::of(LINES),
             is_over: false,
+            _share: share,
         };
         let id = self.eps.add(ep);
         let events = EventFlags::IN | EventFlags::RDHUP;
@@ -141,8 +145,8 @@ impl ShmIface {
     fn welcome(&mut self, sink: &mut dyn Sink) -> usize {
         self.door.bell().clear();
         let mut told = 0;
-        for Arrival { socket, process, memory, from } in self.door.take() {
-            match self.add(memory, false, Arc::new(socket), process.map(Arc::new)) {
+        for Arrival { socket, process, memory, from, share } in self.door.take() {
+            match self.add(memory, Some(share), Arc::new(socket), process.map(Arc::new)) {
                 Ok(ep) => {
                     sink.arrived(NewEp { ep, peer: from });
                     told += 1;
@@ -279,7 +283,7 @@ impl Iface for ShmIface {
         let (file, memory) = Memfd::create("rucx-rings", shared_len(), false)?;
         let worker = (address.worker, address.token);
         let connected = self.service.connect(&exporter, worker, &file, deadline)?;
-        let ep = self.add(memory, true, connected.socket, Some(connected.process))?;
+        let ep = self.add(memory, None, connected.socket, Some(connected.process))?;
         Ok(NewEp { ep, peer: address.context_uuid })
     }
 
