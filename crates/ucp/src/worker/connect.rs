@@ -107,3 +107,20 @@ fn verdict(failures: Vec<AttachError>, results: MdResults) -> ConnectError {
         },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ucs::Status;
+
+    use super::*;
+
+    #[test]
+    fn a_limit_of_the_peer_s_says_more_than_what_is_out_of_reach_and_less_than_what_is_stale() {
+        let status = |failures: &[AttachError]| verdict(failures.to_vec(), MdResults::default()).status();
+        let far = AttachError::Unreachable { reason: "far".to_owned(), remedy: "go there" };
+        assert_eq!(status(&[far.clone(), AttachError::TooMany]), Status::ExceedsLimit);
+        assert_eq!(status(&[AttachError::TooMany, AttachError::Stale("gone"), far]), Status::Stale);
+        let error = verdict(vec![AttachError::TooMany], MdResults::default());
+        assert_eq!(error.remedy(), AttachError::TooMany.remedy());
+    }
+}
