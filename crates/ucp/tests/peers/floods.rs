@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use testkit::{Child, Resource, Role, role, with_rlimit};
-use ucp::{CloseMode, ConnectError, Context, Features, Status};
+use ucp::{CloseMode, Context, Features, Status};
 
-use crate::roles::{PATIENCE, Peer, Side, context, go_with_the_test};
+use crate::roles::{PATIENCE, Peer, Side, connect_soon, context, go_with_the_test};
 
 /// Connections that the victims here let come.
 const MOST: usize = 16;
@@ -75,19 +75,6 @@ fn flood(peer: &Peer, timeout: &str) -> (Child, usize, String) {
     (flooder, count, text)
 }
 
-/// Connects as soon as there is a place.
-fn connect_soon(peer: &Peer) -> Side {
-    let worker = context().worker().unwrap();
-    let end = Instant::now() + PATIENCE;
-    while let Err(error) = worker.connect(&peer.address) {
-        assert!(matches!(error, ConnectError::TooMany { .. }), "{error}");
-        assert!(Instant::now() < end, "nothing was given back");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    drop(worker);
-    Side::connect(peer)
-}
-
 /// One process gets half of the connections, and more of them all; the others are answered all the time. Those of who ends are others' then.
 pub fn who_connects_in_a_loop_keeps_nobody_out() {
     let (mut peer, before) = victim(MOST);
@@ -112,7 +99,7 @@ pub fn who_connects_in_a_loop_keeps_nobody_out() {
     first.kill();
     drop(side);
     // One of those is the second one's now; no more.
-    connect_soon(&peer).round_trip();
+    Side::connect(&peer).round_trip();
 }
 
 /// A process that may have one connection has one after another.
@@ -120,14 +107,7 @@ pub fn connections_that_end_make_room() {
     let (mut peer, before) = victim(2);
     for number in 0..50 {
         let worker = context().worker().unwrap();
-        let end = Instant::now() + PATIENCE;
-        let ep = loop {
-            match worker.connect(&peer.address) {
-                Ok(ep) => break ep,
-                Err(ConnectError::TooMany { .. }) => assert!(Instant::now() < end, "number {number}"),
-                Err(error) => panic!("{error}"),
-            }
-        };
+        let ep = connect_soon(&worker, &peer.address);
         assert_eq!(worker.connect(&peer.address).unwrap_err().status(), Status::ExceedsLimit);
         let closed = ep.close(if number % 2 == 0 { CloseMode::Flush } else { CloseMode::Force });
         worker.wait(closed, PATIENCE).unwrap();
@@ -155,7 +135,7 @@ pub fn without_descriptors_a_worker_goes_on() {
     let millis = number(&peer.child.request(b"enough"));
     assert!(millis < 300, "{millis} ms of processor time in more than a second of waiting");
     side.round_trip();
-    connect_soon(&peer).round_trip();
+    Side::connect(&peer).round_trip();
 }
 
 /// However few there are: it connects, or says why it does not, and never that the peer's secret or memory were wrong.

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use testkit::{Child, Role, role};
-use ucp::{AmMessage, Context, Endpoint, Features, MemMap, Request, Worker};
+use ucp::{AmMessage, ConnectError, Context, Endpoint, Features, MemMap, Request, Worker};
 
 /// Long enough for anything, on any machine.
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -124,6 +124,20 @@ impl Peer {
     }
 }
 
+/// Connects as soon as the peer has a place: it gives those of connections that have ended back when it has looked.
+#[track_caller]
+pub fn connect_soon(worker: &Worker, address: &[u8]) -> Endpoint {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match worker.connect(address) {
+            Ok(ep) => return ep,
+            Err(ConnectError::TooMany { .. }) => assert!(Instant::now() < end, "nothing is given back"),
+            Err(error) => panic!("{error}"),
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// This side: a worker with an endpoint to a peer.
 pub struct Side {
     pub worker: Worker,
@@ -142,7 +156,7 @@ impl Side {
             let into = Rc::clone(&back);
             worker.am_handler(id, move |message| into.borrow_mut().push(message)).unwrap();
         }
-        let ep = worker.connect(&peer.address).unwrap();
+        let ep = connect_soon(&worker, &peer.address);
         let errors: Rc<RefCell<Vec<ucp::EpError>>> = Rc::default();
         let into = Rc::clone(&errors);
         ep.on_error(move |error| into.borrow_mut().push(error));
