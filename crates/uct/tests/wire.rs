@@ -141,6 +141,7 @@ fn reply() -> Format<Reply> {
                 Verdict::Refused(Refusal::Mismatch) => "mismatch",
                 Verdict::NoDescriptor => "no-descriptor",
                 Verdict::NoResource => "no-resource",
+                Verdict::TooMany => "too-many",
             };
             vec![
                 format!("sequence = {}", reply.sequence),
@@ -367,7 +368,7 @@ fn claims() -> impl Strategy<Value = Claim> {
 
 fn verdicts() -> impl Strategy<Value = Verdict> {
     let refusals = [Refusal::Stale, Refusal::WrongToken, Refusal::Mismatch].map(Verdict::Refused);
-    let others = [Verdict::Granted, Verdict::NoDescriptor, Verdict::NoResource];
+    let others = [Verdict::Granted, Verdict::NoDescriptor, Verdict::NoResource, Verdict::TooMany];
     prop::sample::select(refusals.into_iter().chain(others).collect::<Vec<_>>())
 }
 

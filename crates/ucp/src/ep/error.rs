@@ -151,6 +151,14 @@ pub enum ConnectError {
         /// What to do about it, as the transport that came nearest says.
         advice: &'static str,
     },
+    /// The peer lets no more connections come, or no more of this process: `UCX_MAX_CONNECTIONS` is its bound.
+    #[error("too many connections: {results}")]
+    TooMany {
+        /// What each transport said.
+        results: MdResults,
+        /// What to do about it.
+        advice: &'static str,
+    },
     /// A limit of this process or system.
     #[error("{error} ({results})")]
     Mem {
@@ -172,6 +180,7 @@ impl ConnectError {
             Self::AccessDenied { .. } => Status::AccessDenied,
             Self::Stale { .. } => Status::Stale,
             Self::Unreachable { .. } => Status::Unreachable,
+            Self::TooMany { .. } => Status::ExceedsLimit,
             Self::Mem { error, .. } => error.status(),
             Self::Forked => Status::Forked,
         }
@@ -185,7 +194,7 @@ impl ConnectError {
                 "pass on exactly the bytes of Worker::address"
             }
             Self::Stale { .. } => "ask the peer for its worker's address again",
-            Self::Unreachable { advice, .. } => advice,
+            Self::Unreachable { advice, .. } | Self::TooMany { advice, .. } => advice,
             Self::Mem { error, .. } => error.remedy(),
             Self::Forked => "create a new Context in the child",
         }
@@ -198,6 +207,7 @@ impl ConnectError {
             Self::AccessDenied { results }
             | Self::Stale { results }
             | Self::Unreachable { results, .. }
+            | Self::TooMany { results, .. }
             | Self::Mem { results, .. } => Some(results),
             Self::InvalidAddress(_) | Self::Forked => None,
         }

@@ -100,10 +100,28 @@ fn verdict(failures: Vec<AttachError>, results: MdResults) -> ConnectError {
         }
         Some(AttachError::Mem(error)) => ConnectError::Mem { error, results },
         Some(AttachError::Stale(_)) => ConnectError::Stale { results },
+        Some(error @ AttachError::TooMany) => ConnectError::TooMany { results, advice: error.remedy() },
         Some(error) => ConnectError::Unreachable { results, advice: error.remedy() },
         None => ConnectError::Unreachable {
             results,
             advice: "allow the same transports in UCX_TLS on both sides",
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ucs::Status;
+
+    use super::*;
+
+    #[test]
+    fn a_limit_of_the_peer_s_says_more_than_what_is_out_of_reach_and_less_than_what_is_stale() {
+        let status = |failures: &[AttachError]| verdict(failures.to_vec(), MdResults::default()).status();
+        let far = AttachError::Unreachable { reason: "far".to_owned(), remedy: "go there" };
+        assert_eq!(status(&[far.clone(), AttachError::TooMany]), Status::ExceedsLimit);
+        assert_eq!(status(&[AttachError::TooMany, AttachError::Stale("gone"), far]), Status::Stale);
+        let error = verdict(vec![AttachError::TooMany], MdResults::default());
+        assert_eq!(error.remedy(), AttachError::TooMany.remedy());
     }
 }

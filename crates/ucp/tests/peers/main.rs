@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, clippy::missing_panics_doc, unreachable_pub)] // tests
 
 mod faults;
+mod floods;
 mod forks;
 mod many;
 mod rendezvous;
@@ -10,7 +11,7 @@ mod roles;
 
 fn main() -> std::process::ExitCode {
     testkit::main! {
-        roles: [ roles::peer, many::member, forks::parent, rendezvous::sender ],
+        roles: [ roles::peer, many::member, forks::parent, rendezvous::sender, floods::flooder ],
         tests: [
             faults::killed_in_each_phase => .secs(120), faults::replaced_by_exec_in_each_phase => .secs(120),
             faults::stopped_in_each_phase => .secs(120), faults::the_same_worker_connects_to_the_next_peer,
@@ -19,6 +20,8 @@ fn main() -> std::process::ExitCode {
             rendezvous::memory_that_is_not_there_fails_the_operation_on_both_sides,
             rendezvous::what_its_sender_has_given_up_is_not_taken,
             many::a_thousand_connections_leave_nothing_behind => .secs(120).alone(), many::sixty_four_processes => .secs(120),
+            floods::who_connects_in_a_loop_keeps_nobody_out, floods::connections_that_end_make_room,
+            floods::without_descriptors_a_worker_goes_on, floods::each_number_of_spare_descriptors,
             many::several_workers_of_one_context, forks::a_child_is_refused_everything_and_harms_nothing => .secs(60),
         ],
     }

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use testkit::{Role, role};
 use ucp::{CloseMode, Endpoint};
 
-use crate::roles::{BACK, COUNT, ECHO, PATIENCE, Peer, Side, context};
+use crate::roles::{BACK, COUNT, ECHO, PATIENCE, Peer, Side, connect_soon, context};
 
 pub fn a_thousand_connections_leave_nothing_behind() {
     let peer = Peer::start(&[]);
     let worker = context().worker().unwrap();
     let cycle = |mode| {
-        let ep = worker.connect(&peer.address).unwrap();
+        let ep = connect_soon(&worker, &peer.address);
         let sent = ep.am_send(COUNT, b"", vec![1; 100]);
         let closed = ep.close(mode);
         worker.wait(closed, PATIENCE).unwrap();

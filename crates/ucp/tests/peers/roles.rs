@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use testkit::{Child, Role, role};
-use ucp::{AmMessage, Context, Endpoint, Features, MemMap, Request, Worker};
+use ucp::{AmMessage, ConnectError, Context, Endpoint, Features, MemMap, Request, Worker};
 
 /// Long enough for anything, on any machine.
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -43,6 +43,10 @@ pub fn peer() {
                 use std::os::unix::process::CommandExt as _;
                 let error = std::process::Command::new("sleep").arg("60").exec();
                 panic!("{error}");
+            } else if command == b"fds" {
+                role::send(testkit::open_fds().to_string().as_bytes());
+            } else if let Some(spare) = command.strip_prefix(b"starve ") {
+                crate::floods::starve(std::str::from_utf8(spare).unwrap().parse().unwrap());
             }
         }
         std::process::exit(0); // the test has gone
@@ -85,6 +89,14 @@ pub fn peer() {
     }
 }
 
+/// Ends this process with its test.
+pub fn go_with_the_test() {
+    std::thread::spawn(|| {
+        while role::try_recv().is_some() {}
+        std::process::exit(0);
+    });
+}
+
 /// Forks a child that does nothing; answers its pid.
 #[allow(unsafe_code)]
 fn fork() -> i32 {
@@ -113,10 +125,28 @@ impl Peer {
     /// With these transports.
     pub fn start_by(tls: &str, args: &[&str]) -> Self {
         let role = args.iter().fold(Role::new("roles::peer"), |role, arg| role.arg(*arg));
-        let mut child = role.env("UCX_TLS", tls).start();
+        Self::of(role.env("UCX_TLS", tls))
+    }
+
+    pub fn of(role: Role) -> Self {
+        let mut child = role.start();
         let address = child.recv();
         let rkey = child.recv();
         Self { child, address, rkey }
+    }
+}
+
+/// Connects as soon as the peer has a place: it gives those of connections that have ended back when it has looked.
+#[track_caller]
+pub fn connect_soon(worker: &Worker, address: &[u8]) -> Endpoint {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match worker.connect(address) {
+            Ok(ep) => return ep,
+            Err(ConnectError::TooMany { .. }) => assert!(Instant::now() < end, "nothing is given back"),
+            Err(error) => panic!("{error}"),
+        }
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -143,7 +173,7 @@ impl Side {
             let into = Rc::clone(&back);
             worker.am_handler(id, move |message| into.borrow_mut().push(message)).unwrap();
         }
-        let ep = worker.connect(&peer.address).unwrap();
+        let ep = connect_soon(&worker, &peer.address);
         let errors: Rc<RefCell<Vec<ucp::EpError>>> = Rc::default();
         let into = Rc::clone(&errors);
         ep.on_error(move |error| into.borrow_mut().push(error));

@@ -226,6 +226,9 @@ pub enum AttachError {
         /// What to do about it.
         remedy: &'static str,
     },
+    /// The worker has as many connections as it lets come, or as it lets this process have.
+    #[error("the peer has as many connections as it lets come, or as one process may have of them")]
+    TooMany,
     /// The exporter closed the connection, twice.
     #[error("the exporter closed the connection")]
     Closed,
@@ -257,6 +260,7 @@ impl AttachError {
             Self::WrongToken => Status::AccessDenied,
             Self::Stale(_) => Status::Stale,
             Self::Unreachable { .. } | Self::Closed | Self::UnsafeMemory(_) => Status::Unreachable,
+            Self::TooMany => Status::ExceedsLimit,
             Self::Mem(error) => error.status(),
             Self::Service(error) => error.status(),
         }
@@ -270,6 +274,9 @@ impl AttachError {
             Self::WrongToken => "pass on exactly the bytes that memh_pack gave: the token is part of them",
             Self::Stale(_) => "ask the owner for a new handle and import that",
             Self::Unreachable { remedy, .. } => remedy,
+            Self::TooMany => {
+                "close endpoints to that worker that are no longer used, or raise UCX_MAX_CONNECTIONS and `ulimit -n` where it runs"
+            }
             Self::Closed => "see whether the exporter is ending, and import again",
             Self::UnsafeMemory(_) => "do not trust that exporter",
             Self::Mem(error) => error.remedy(),
@@ -278,7 +285,7 @@ impl AttachError {
     }
 
     /// Which of several failures says most, when each transport has one: the lowest. A denied token before bytes that are forged, then
-    /// a limit here, what is stale, and what is out of reach.
+    /// a limit here, what is stale, a limit there, and what is out of reach.
     #[must_use]
     pub fn rank(&self) -> u8 {
         match self {
@@ -286,7 +293,8 @@ impl AttachError {
             Self::Malformed(_) | Self::Mismatch => 1,
             Self::Mem(_) | Self::Service(_) => 2,
             Self::Stale(_) => 3,
-            _ => 4,
+            Self::TooMany => 4,
+            _ => 5,
         }
     }
 
@@ -313,6 +321,7 @@ impl AttachError {
                 unreachable(error, "see whether the exporter is stopped, or raise UCX_IMPORT_TIMEOUT")
             }
             ConnectError::Closed => Self::Closed,
+            ConnectError::TooMany => Self::TooMany,
             ConnectError::NoResource => unreachable(error, "try again when the exporter has fewer importers"),
             ConnectError::BadReply(_) | ConnectError::MissingDescriptors { .. } => {
                 unreachable(error, "see that both sides run compatible versions of rucx")

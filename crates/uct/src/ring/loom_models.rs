@@ -11,7 +11,8 @@ use ucs::mem::shared::BoundsError;
 use ucs::sync::{AtomicU64, Ordering, Word, fence};
 
 use super::wire::{LINE, Memory, ring_len};
-use super::{Consumer, Producer};
+use super::{Batches, Consumer, End, Producer};
+use crate::export::PeerState;
 
 /// What is left out.
 const NOTHING: u8 = 0;
@@ -347,6 +348,76 @@ fn loom_guard_without_the_fence_of_must_wake_a_sleeper_is_missed() {
 #[should_panic(expected = "nobody wakes the sleeper")]
 fn loom_guard_without_the_fence_of_arm_a_sleeper_is_missed() {
     sleep(true, false);
+}
+
+/// A producer sends and ends, of which the consumer is told by another thread. `take` is one look of the consumer's at both.
+fn end(
+    take: impl Fn(&mut Batches, &mut Consumer<Model<NOTHING>>, &PeerState, &mut u64) -> Result<usize, End>
+    + Send
+    + Sync
+    + 'static,
+) {
+    check(move || {
+        let (mut producer, mut consumer) = ring::<NOTHING>(0);
+        let state = Arc::new(PeerState::default());
+        let sender = thread::spawn(move || (0..2).for_each(|number| assert!(send(&mut producer, number, 8))));
+        let service = thread::spawn({
+            let state = Arc::clone(&state);
+            move || {
+                sender.join().unwrap(); // by the kernel
+                state.set_gone();
+            }
+        });
+        let (mut batches, mut told) = (Batches::of(LINES), 0);
+        loop {
+            match take(&mut batches, &mut consumer, &state, &mut told) {
+                Ok(0) => thread::yield_now(),
+                Ok(_) => {}
+                Err(end) => {
+                    assert_eq!(end, End::Gone);
+                    break;
+                }
+            }
+        }
+        assert_eq!(told, 2, "its end is told before its messages");
+        service.join().unwrap();
+    });
+}
+
+#[test]
+fn loom_messages_are_told_before_the_end() {
+    end(|batches, consumer, state, told| batches.take(consumer, || state.is_gone(), |_| *told += 1));
+}
+
+/// The ring is looked at, then the producer sends and ends, and then that is asked for.
+#[test]
+#[should_panic(expected = "its end is told before its messages")]
+fn loom_guard_with_the_end_asked_for_after_the_look_messages_are_missed() {
+    end(|batches, consumer, state, told| match batches.take(consumer, || false, |_| *told += 1) {
+        Ok(0) if state.is_gone() => Err(End::Gone),
+        took => took,
+    });
+}
+
+/// The end is seen, and what came before is not.
+#[test]
+#[should_panic(expected = "its end is told before its messages")]
+fn loom_guard_with_a_relaxed_end_messages_are_missed() {
+    check(|| {
+        let (mut producer, mut consumer) = ring::<NOTHING>(0);
+        let gone = Arc::new(AtomicBool::new(false));
+        let sender = thread::spawn({
+            let gone = Arc::clone(&gone);
+            move || {
+                assert!(send(&mut producer, 0, 8));
+                gone.store(true, Ordering::Relaxed);
+            }
+        });
+        let mut told = 0;
+        let took = Batches::of(LINES).take(&mut consumer, || gone.load(Ordering::Relaxed), |_| told += 1);
+        assert!(told == 1 || took == Ok(0), "its end is told before its messages");
+        sender.join().unwrap();
+    });
 }
 
 /// A header may be seen before its payload.

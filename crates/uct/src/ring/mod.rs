@@ -47,7 +47,12 @@
 //! A consumer that is about to sleep sets its word, and then, behind a fence, looks at the ring once more; a producer publishes,
 //! and then, behind a fence, looks at the word. At least one of the two sees the other. A producer that waits for room has a word,
 //! too: it sets that, and looks at the position once more; a consumer gives lines back, and looks at the word.
+//!
+//! # Ending
+//! That the producer has ended is told by others than the ring. A consumer asks for it first, and then looks at the ring: so what was
+//! sent before the end is told before it ([`Batches`]).
 
+mod batch;
 mod consumer;
 mod producer;
 pub mod wire;
@@ -57,6 +62,7 @@ mod loom_models;
 #[cfg(test)]
 mod tests;
 
+pub use batch::{BATCH, Batches, End};
 pub use consumer::{Consumer, Incoming};
 pub use producer::{Outgoing, Producer};
 pub use wire::{Corrupt, LINE, MAX_LINES, MAX_TAG, Memory, ring_len};

@@ -11,6 +11,7 @@ use ucs::fork::{self, Generation};
 use ucs::mem::{Mapping, MemError};
 use ucs::sync::{AtomicBool, Ordering};
 
+use super::shares::{Share, Shares};
 use crate::doorbell::Doorbell;
 use crate::export::{Refusal, Token};
 use crate::process::Process;
@@ -29,6 +30,8 @@ pub struct Arrival {
     pub memory: Mapping,
     /// The context that it is of, as it says.
     pub from: [u8; 16],
+    /// Its place among the connections that the worker lets come: to be kept as long as the socket, and dropped after it.
+    pub share: Share,
 }
 
 /// All workers of a context.
@@ -44,11 +47,13 @@ struct Numbered {
 }
 
 impl Arrivals {
-    /// Has a worker that shares memory of `length` bytes with each peer be found, by its number and token.
-    pub(super) fn open(self: &Arc<Self>, token: Token, length: usize) -> Result<Door, MemError> {
+    /// Has a worker that shares memory of `length` bytes with each peer, and lets `most` connections come, be found, by its number and
+    /// token.
+    pub(super) fn open(self: &Arc<Self>, token: Token, length: usize, most: usize) -> Result<Door, MemError> {
         let bell = Arc::new(Doorbell::new()?);
         let news = AtomicBool::new(false);
-        let entrance = Arc::new(Entrance { token, length, bell, news, waiting: Mutex::default() });
+        let (shares, waiting) = (Shares::new(most), Mutex::default());
+        let entrance = Arc::new(Entrance { token, length, bell, news, shares, waiting });
         let mut workers = self.workers.lock();
         // Numbers are not used again as long as one lives: so it ends.
         let number = loop {
@@ -74,6 +79,7 @@ pub(super) struct Entrance {
     length: usize,
     bell: Arc<Doorbell>,
     news: AtomicBool,
+    shares: Arc<Shares>,
     waiting: Mutex<Waiting>,
 }
 
@@ -88,6 +94,11 @@ impl Entrance {
     /// Bytes of the memory that is shared with each peer.
     pub(super) fn length(&self) -> usize {
         self.length
+    }
+
+    /// A place for one more connection, of the process with this number; `None`: there is none, or none for that process.
+    pub(super) fn share(&self, process: u64) -> Option<Share> {
+        self.shares.take(process)
     }
 
     pub(super) fn has_room(&self) -> bool {
@@ -189,11 +200,20 @@ mod tests {
         Token::from_bytes([byte; 16])
     }
 
+    fn open(arrivals: &Arc<Arrivals>, byte: u8, length: usize) -> Door {
+        arrivals.open(token(byte), length, 100).unwrap()
+    }
+
+    fn share() -> Share {
+        Shares::new(1).take(0).unwrap()
+    }
+
     /// Who comes, and the other end of its socket.
     fn arrival(from: u8) -> (Arrival, OwnedFd) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (socket, peer) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-        (Arrival { socket, process: None, memory: Mapping::anonymous(4096).unwrap(), from: [from; 16] }, peer)
+        let memory = Mapping::anonymous(4096).unwrap();
+        (Arrival { socket, process: None, memory, from: [from; 16], share: share() }, peer)
     }
 
     fn is_ready(fd: impl AsFd, events: PollFlags) -> bool {
@@ -203,7 +223,7 @@ mod tests {
     #[test]
     fn workers_are_found_by_number_and_token_as_long_as_they_live() {
         let arrivals = Arc::new(Arrivals::default());
-        let (a, b) = (arrivals.open(token(1), 4096).unwrap(), arrivals.open(token(2), 8192).unwrap());
+        let (a, b) = (open(&arrivals, 1, 4096), open(&arrivals, 2, 8192));
         assert_ne!(a.number(), b.number());
         assert_eq!(arrivals.find(b.number(), &token(2)).unwrap().length(), 8192);
         assert_eq!(arrivals.find(b.number(), &token(1)).unwrap_err(), Refusal::WrongToken);
@@ -217,9 +237,9 @@ mod tests {
     #[test]
     fn numbers_that_live_are_passed_over_when_they_begin_anew() {
         let arrivals = Arc::new(Arrivals::default());
-        let first = arrivals.open(token(1), 4096).unwrap();
+        let first = open(&arrivals, 1, 4096);
         arrivals.workers.lock().last = u32::MAX;
-        let (zero, next) = (arrivals.open(token(2), 4096).unwrap(), arrivals.open(token(3), 4096).unwrap());
+        let (zero, next) = (open(&arrivals, 2, 4096), open(&arrivals, 3, 4096));
         assert_eq!((first.number(), zero.number(), next.number()), (1, 0, 2));
         assert!(arrivals.find(1, &token(1)).is_ok());
     }
@@ -227,7 +247,7 @@ mod tests {
     #[test]
     fn who_comes_rings_and_is_taken_once_in_order() {
         let arrivals = Arc::new(Arrivals::default());
-        let door = arrivals.open(token(1), 4096).unwrap();
+        let door = open(&arrivals, 1, 4096);
         let entrance = arrivals.find(door.number(), &token(1)).unwrap();
         assert!(!door.has_news() && !is_ready(&**door.bell(), PollFlags::IN));
         let peers: Vec<_> = (0..3)
@@ -247,7 +267,7 @@ mod tests {
     #[test]
     fn there_is_room_for_so_many() {
         let arrivals = Arc::new(Arrivals::default());
-        let door = arrivals.open(token(1), 4096).unwrap();
+        let door = open(&arrivals, 1, 4096);
         let entrance = arrivals.find(door.number(), &token(1)).unwrap();
         // One socket for all: descriptors are few.
         let (one, _peer) = arrival(0);
@@ -255,7 +275,8 @@ mod tests {
         for _ in 0..10 {
             assert!(entrance.has_room());
             let memory = Mapping::anonymous(4096).unwrap();
-            entrance.enter(Arrival { socket: socket(&one), process: None, memory, from: [0; 16] });
+            let (socket, share) = (socket(&one), entrance.share(1).unwrap());
+            entrance.enter(Arrival { socket, process: None, memory, from: [0; 16], share });
         }
         assert!(entrance.has_room());
         assert_eq!(door.take().len(), 10);
@@ -265,7 +286,7 @@ mod tests {
     #[test]
     fn who_waits_when_the_worker_goes_or_comes_after_it_is_told() {
         let arrivals = Arc::new(Arrivals::default());
-        let door = arrivals.open(token(1), 4096).unwrap();
+        let door = open(&arrivals, 1, 4096);
         let entrance = arrivals.find(door.number(), &token(1)).unwrap();
         let (waits, peer) = arrival(1);
         // As a fork's child has one.
@@ -279,5 +300,24 @@ mod tests {
         entrance.enter(late);
         assert!(is_ready(&peer, PollFlags::RDHUP));
         drop(copies);
+    }
+
+    #[test]
+    fn who_waits_or_is_taken_has_its_share_until_it_is_dropped() {
+        let arrivals = Arc::new(Arrivals::default());
+        let door = arrivals.open(token(1), 4096, 2).unwrap();
+        let entrance = arrivals.find(door.number(), &token(1)).unwrap();
+        let (one, _peer) = arrival(1);
+        entrance.enter(Arrival { share: entrance.share(7).unwrap(), ..one });
+        assert!(entrance.share(7).is_none());
+        let taken = door.take();
+        assert!(entrance.share(7).is_none());
+        let (two, _peer) = arrival(2);
+        entrance.enter(Arrival { share: entrance.share(8).unwrap(), ..two });
+        assert!(entrance.share(9).is_none());
+        drop(taken);
+        assert!(entrance.share(7).is_some() && entrance.share(8).is_none());
+        drop(door);
+        assert!(entrance.share(8).is_some());
     }
 }

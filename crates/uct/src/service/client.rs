@@ -56,6 +56,9 @@ pub enum ConnectError {
     /// The exporter has not the means now.
     #[error("the exporter has no room for another importer")]
     NoResource,
+    /// The worker has as many connections as it lets come, or as it lets this process have.
+    #[error("the peer has as many connections as it lets come, or as one process may have of them")]
+    TooMany,
     /// The memory has no descriptor to pass.
     #[error("the exporter's memory has no descriptor to pass")]
     NoDescriptor,
@@ -244,6 +247,7 @@ impl Connection {
             Verdict::Refused(refusal) => Err(ConnectError::Denied(refusal)),
             Verdict::NoDescriptor => Err(ConnectError::NoDescriptor),
             Verdict::NoResource => Err(ConnectError::NoResource),
+            Verdict::TooMany => Err(ConnectError::TooMany),
         }
     }
 

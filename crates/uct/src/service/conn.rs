@@ -7,12 +7,13 @@ use std::time::Instant;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, IoSlice, IoSliceMut};
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, Shutdown, recvmsg, sendmsg, shutdown,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, Shutdown, recvmsg, sendmsg, shutdown,
 };
 use ucs::mem::{Access, ForeignFdError, Mapping, Memfd};
 
 use super::arrivals::{Arrival, Arrivals, Entrance};
+use super::shares::Share;
 use super::sys;
 use super::wire::{Introduction, MAX_FDS, Message, REQUEST_LEN, Reply, Request, Verdict};
 use crate::export::ExportTable;
@@ -42,8 +43,8 @@ pub(super) struct Conn {
 #[derive(Debug)]
 pub(super) enum Next {
     Keep,
-    /// It is a worker's now: the memory both share, and the context at its other end.
-    HandOver(Arc<Entrance>, Mapping, [u8; 16]),
+    /// It is a worker's now: its place there, the memory both share, and the context at its other end.
+    HandOver(Arc<Entrance>, Share, Mapping, [u8; 16]),
     /// It has shown no token: it goes.
     Close,
     /// It has shown a token and now misbehaves: it is listened to no more. It is not closed, since its end would tell its
@@ -78,9 +79,9 @@ impl Conn {
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut parts = [IoSliceMut::new(&mut bytes)];
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-        let received = match recvmsg(&self.socket, &mut parts, &mut control, flags) {
+        let (received, is_cut) = match recvmsg(&self.socket, &mut parts, &mut control, flags) {
             Ok(received) if received.bytes == 0 && self.has_ended() => return Next::Close,
-            Ok(received) => received.bytes,
+            Ok(received) => (received.bytes, received.flags.contains(ReturnFlags::CTRUNC)),
             Err(Errno::AGAIN | Errno::INTR) => return Next::Keep,
             Err(_) => return Next::Close,
         };
@@ -91,7 +92,12 @@ impl Conn {
         });
         match Message::decode(bytes.get(..received).unwrap_or_default()) {
             Ok(Message::Attach(request)) => self.answer(&request, exports),
-            Ok(Message::Connect(introduction)) => self.introduce(&introduction, memory, exports, arrivals),
+            // The memory has come, and this process could have no descriptor of it (`unix(7)`, MSG_CTRUNC).
+            Ok(Message::Connect(asked)) if is_cut && memory.is_none() && !self.proven => {
+                let _ = self.send(&Reply::without(Verdict::NoResource, asked.sequence), &[]);
+                Next::Close
+            }
+            Ok(Message::Connect(asked)) => self.introduce(&asked, memory, exports, arrivals),
             Err(error) => {
                 tracing::debug!(%error, "a message that is none on the service socket");
                 self.misbehaves()
@@ -115,10 +121,14 @@ impl Conn {
         } else {
             Err(Refusal::Stale)
         };
-        let entrance = match found {
-            Ok(entrance) => entrance,
-            Err(refusal) => {
-                let _ = self.send(&Reply::without(Verdict::Refused(refusal), asked.sequence), &[]);
+        // Its share first: who has no more of them costs no mapping.
+        let found = found.map_err(Verdict::Refused).and_then(|entrance| {
+            entrance.share(self.peer).map(|share| (entrance, share)).ok_or(Verdict::TooMany)
+        });
+        let (entrance, share) = match found {
+            Ok(found) => found,
+            Err(verdict) => {
+                let _ = self.send(&Reply::without(verdict, asked.sequence), &[]);
                 return Next::Close;
             }
         };
@@ -136,14 +146,14 @@ impl Conn {
             None => (Verdict::Refused(Refusal::Mismatch), None),
         };
         match (self.send(&Reply::without(verdict, asked.sequence), &[]), shared) {
-            (Next::Keep, Some(shared)) => Next::HandOver(entrance, shared, asked.from),
+            (Next::Keep, Some(shared)) => Next::HandOver(entrance, share, shared, asked.from),
             _ => Next::Close,
         }
     }
 
     /// The connection, for a worker to keep.
-    pub(super) fn into_arrival(self, memory: Mapping, from: [u8; 16]) -> Arrival {
-        Arrival { socket: self.socket, process: self.process, memory, from }
+    pub(super) fn into_arrival(self, memory: Mapping, from: [u8; 16], share: Share) -> Arrival {
+        Arrival { socket: self.socket, process: self.process, memory, from, share }
     }
 
     fn answer(&mut self, request: &Request, exports: &ExportTable) -> Next {

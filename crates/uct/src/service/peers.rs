@@ -335,7 +335,7 @@ fn of_introduction(error: ConnectError) -> AttachError {
         },
         ConnectError::NoResource => AttachError::Unreachable {
             reason: "the peer has no room for another connection".to_owned(),
-            remedy: "have the peer make progress, and connect again",
+            remedy: "have the peer make progress, or raise its `ulimit -n`, and connect again",
         },
         error => AttachError::of_service(error),
     }

@@ -186,13 +186,14 @@ impl Service {
         self.peers.reach(self, exporter, claim, want_memory, deadline)
     }
 
-    /// Lets other contexts' workers come to a worker of this one, with which each shares memory of `length` bytes.
+    /// Lets other contexts' workers come to a worker of this one, with which each shares memory of `length` bytes: `most` connections at
+    /// once, but no more than a quarter of `RLIMIT_NOFILE`, and no more than half of them of one process.
     ///
     /// # Errors
     /// [`ServiceError`].
-    pub fn open_door(&self, length: usize) -> Result<Door, ServiceError> {
+    pub fn open_door(&self, length: usize, most: usize) -> Result<Door, ServiceError> {
         self.serve()?;
-        Ok(self.arrivals.open(self.exports.token(), length)?)
+        Ok(self.arrivals.open(self.exports.token(), length, most)?)
     }
 
     /// Connects to a worker of another context, or of this one: shows its token, and gives `memory`, which both share from then on.
@@ -352,12 +353,14 @@ struct Events {
     sweeping: bool,
     /// Since when the listeners are not looked at: there were no descriptors for new connections.
     paused: Option<Instant>,
+    /// The last connection that wanted to come could not; it was told to the log.
+    is_short: bool,
 }
 
 impl Events {
     fn new(shared: Arc<Shared>, exports: Arc<ExportTable>, arrivals: Arc<Arrivals>) -> Self {
         let (listeners, conns) = (Vec::new(), HashMap::new());
-        Self { shared, exports, arrivals, listeners, conns, sweeping: false, paused: None }
+        Self { shared, exports, arrivals, listeners, conns, sweeping: false, paused: None, is_short: false }
     }
 
     fn run(&mut self) {
@@ -445,18 +448,15 @@ impl Events {
         let Some(listener) = self.listeners.get(index) else { return };
         let socket = match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(socket) => socket,
-            Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
-                // The connection stays in the queue and the listener ready: looking again at once would spin.
-                tracing::warn!(%error, "importers have to wait: no descriptor for their connection");
-                for listener in &self.listeners {
-                    let _ = epoll::delete(self.shared.watches.epoll(), listener);
-                }
-                self.paused = Some(Instant::now());
-                return;
-            }
-            Err(_) => return,
+            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return,
+            Err(error) => return self.pause(error),
         };
-        let process = Process::of_peer(socket.as_fd()).ok();
+        self.is_short = false;
+        let process = match Process::of_peer(socket.as_fd()) {
+            // Whose it is decides how many there may be: without a descriptor that cannot be told.
+            Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM) => return Conn::refuse(socket),
+            process => process.ok(),
+        };
         let number = |process: &Process| process.inode().unwrap_or_else(|| u64::from(process.pid()));
         let peer = process.as_ref().map_or(UNKNOWN, number);
         let same = self.conns.values().filter(|conn| conn.peer == peer).count();
@@ -479,16 +479,27 @@ impl Events {
         }
     }
 
+    /// There is no descriptor for a connection. It stays in the queue and the listener ready: looking again at once would spin.
+    fn pause(&mut self, error: Errno) {
+        if !std::mem::replace(&mut self.is_short, true) {
+            tracing::warn!(%error, "importers and peers have to wait: no descriptor for their connection");
+        }
+        for listener in &self.listeners {
+            let _ = epoll::delete(self.shared.watches.epoll(), listener);
+        }
+        self.paused = Some(Instant::now());
+    }
+
     fn ready(&mut self, id: u64) {
         if self.conns.get(&id).is_some_and(|conn| conn.muted) {
             self.close(id); // nothing else wakes us for it
         } else if let Some(conn) = self.conns.get_mut(&id) {
             match conn.step(&self.exports, &self.arrivals) {
                 Next::Keep => {}
-                Next::HandOver(entrance, memory, from) => {
+                Next::HandOver(entrance, share, memory, from) => {
                     let Some(conn) = self.conns.remove(&id) else { return };
                     let _ = epoll::delete(self.shared.watches.epoll(), conn.as_fd());
-                    entrance.enter(conn.into_arrival(memory, from));
+                    entrance.enter(conn.into_arrival(memory, from, share));
                 }
                 Next::Close => self.close(id),
                 // Its end is still told: EPOLLHUP always is (epoll_ctl(2)).

@@ -136,6 +136,8 @@ pub enum Verdict {
     NoDescriptor,
     /// The exporter has not the means now.
     NoResource,
+    /// The worker has as many connections as it lets come, or half of them are of the process that asks.
+    TooMany,
 }
 
 /// The exporter's answer.
@@ -240,6 +242,7 @@ impl Verdict {
             Self::Refused(Refusal::Mismatch) => 3,
             Self::NoDescriptor => 4,
             Self::NoResource => 5,
+            Self::TooMany => 7,
         }
     }
 
@@ -251,6 +254,7 @@ impl Verdict {
             3 => Self::Refused(Refusal::Mismatch),
             4 => Self::NoDescriptor,
             5 => Self::NoResource,
+            7 => Self::TooMany,
             _ => return None,
         })
     }

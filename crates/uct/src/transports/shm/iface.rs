@@ -28,12 +28,13 @@ use crate::api::{
     NewEp, Payload, SendError, Sink,
 };
 use crate::channel::{self, Channel};
+use crate::config::MAX_CONNECTIONS;
 use crate::export::PeerState;
 use crate::memory::Local;
 use crate::process::Process;
-use crate::ring::{Consumer, Incoming, LINE, MAX_TAG, Producer, ring_len};
+use crate::ring::{BATCH, Batches, Consumer, End, Incoming, LINE, MAX_TAG, Producer, ring_len};
 use crate::service::watch::{Watch, Watching};
-use crate::service::{Arrival, Door, Exporter, Service};
+use crate::service::{Arrival, Door, Exporter, Service, Share};
 use crate::transports::places::Places;
 
 /// Lines of a ring: 128 KiB, of which a message takes a quarter at most.
@@ -42,8 +43,6 @@ const LINES: u32 = 2048;
 const PIECE: usize = 16 << 10;
 /// Most bytes of a message.
 const MAX_AM: usize = LINES as usize / 4 * LINE - LINE;
-/// How many messages of one endpoint are taken by one call, so that none waits for another one's flood.
-const BATCH: usize = 16;
 /// The number that the bell has in the epoll set; endpoints have those of their places.
 const BELL: u64 = u64::MAX;
 
@@ -67,10 +66,11 @@ struct ShmEp {
     _watching: Watching,
     /// There was no room for a message of so many bytes.
     wanted: Option<usize>,
-    /// How many messages are still taken once the peer is gone, counted by batches: its ring held no more, and nobody fills it again.
-    last: usize,
+    batches: Batches,
     /// It was told of as gone.
     is_over: bool,
+    /// Of a peer that has connected: after its descriptors are closed, another one may come.
+    _share: Option<Share>,
 }
 
 /// The interface of `shm`.
@@ -91,7 +91,7 @@ pub(super) struct ShmIface {
 impl ShmIface {
     pub(super) fn open(boot: [u8; 16], params: &MdParams) -> Result<Self, IfaceError> {
         let service = Arc::clone(&params.service);
-        let door = service.open_door(shared_len())?;
+        let door = service.open_door(shared_len(), params.config.get(&MAX_CONNECTIONS))?;
         let sys = |call| move |errno| MemError::of(call, errno, 0);
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(sys("epoll_create1"))?;
         epoll::add(&epoll, &**door.bell(), EventData::new_u64(BELL), EventFlags::IN)
@@ -111,16 +111,17 @@ impl ShmIface {
         Ok(Self { attr, service, boot, context_uuid, door, eps, epoll, is_armed: false, generation })
     }
 
-    /// Adds an endpoint over memory that both sides have mapped; who connected sends by the first ring.
+    /// Adds an endpoint over memory that both sides have mapped; who connected sends by the first ring. A peer that did has a share.
     fn add(
         &mut self,
         memory: Mapping,
-        connects: bool,
+        share: Option<Share>,
         socket: Arc<OwnedFd>,
         process: Option<Arc<Process>>,
     ) -> Result<EpId, AttachError> {
         let memory = Arc::new(memory);
         let (first, second) = (0, ring_len(LINES));
+        let connects = share.is_none();
         let (out, back) = if connects { (first, second) } else { (second, first) };
         let channel = process
             .as_ref()
@@ -139,8 +140,9 @@ impl ShmIface {
             state,
             _watching: watching,
             wanted: None,
-            last: LINES as usize + 2 * BATCH,
+            batches: Batches::of(LINES),
             is_over: false,
+            _share: share,
         };
         let id = self.eps.add(ep);
         let events = EventFlags::IN | EventFlags::RDHUP;
@@ -155,8 +157,8 @@ impl ShmIface {
     fn welcome(&mut self, sink: &mut dyn Sink) -> usize {
         self.door.bell().clear();
         let mut told = 0;
-        for Arrival { socket, process, memory, from } in self.door.take() {
-            match self.add(memory, false, Arc::new(socket), process.map(Arc::new)) {
+        for Arrival { socket, process, memory, from, share } in self.door.take() {
+            match self.add(memory, Some(share), Arc::new(socket), process.map(Arc::new)) {
                 Ok(ep) => {
                     sink.arrived(NewEp { ep, peer: from });
                     told += 1;
@@ -232,23 +234,16 @@ impl ShmEp {
         if self.sends.is_corrupt() {
             return Err(Gone::Corrupt); // there will be no room ever again
         }
-        // Before it is looked: what was sent before the end is there by then.
-        let is_gone = self.state.is_gone();
-        if is_gone {
-            self.last = self.last.checked_sub(BATCH).ok_or(Gone::Corrupt)?;
-        }
-        for count in 0..BATCH {
-            match self.receives.receive() {
-                Ok(Some(message)) => sink.am(id, message.tag(), &Bytes(&message)),
-                Ok(None) if count == 0 => break,
-                Ok(None) => return Ok(count),
-                Err(_) => return Err(Gone::Corrupt),
-            }
-            if count + 1 == BATCH {
-                return Ok(BATCH);
-            }
-        }
-        if is_gone { Err(Gone::Closed) } else { Ok(0) }
+        let (batches, state) = (&mut self.batches, &self.state);
+        let took = batches.take(
+            &mut self.receives,
+            || state.is_gone(),
+            |message| sink.am(id, message.tag(), &Bytes(message)),
+        );
+        took.map_err(|end| match end {
+            End::Gone => Gone::Closed,
+            End::Corrupt => Gone::Corrupt,
+        })
     }
 }
 
@@ -304,7 +299,7 @@ impl Iface for ShmIface {
         let (file, memory) = Memfd::create("rucx-rings", shared_len(), false)?;
         let worker = (address.worker, address.token);
         let connected = self.service.connect(&exporter, worker, &file, deadline)?;
-        let ep = self.add(memory, true, connected.socket, Some(connected.process))?;
+        let ep = self.add(memory, None, connected.socket, Some(connected.process))?;
         Ok(NewEp { ep, peer: address.context_uuid })
     }
 
