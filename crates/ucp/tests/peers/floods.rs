@@ -150,10 +150,16 @@ pub fn each_number_of_spare_descriptors() {
         match worker.connect(&peer.address) {
             Ok(ep) => connected.push((spare, ep)),
             Err(error) => {
-                assert_eq!(error.status(), Status::Unreachable, "{spare} spare: {error}");
                 let text = error.to_string();
-                let is_told = text.contains("no answer on the service socket")
-                    || text.contains("no room for another connection");
+                let is_told = match error.status() {
+                    Status::Unreachable => {
+                        text.contains("no answer on the service socket")
+                            || text.contains("no room for another connection")
+                    }
+                    // A quarter of so few descriptors may have been taken.
+                    Status::ExceedsLimit => text.contains("too many connections"),
+                    _ => false,
+                };
                 assert!(is_told, "{spare} spare: {error}");
             }
         }
