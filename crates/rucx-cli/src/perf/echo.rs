@@ -15,6 +15,15 @@ const WINDOW_BYTES: u64 = 16 << 20;
 /// The last byte of the last put. Those of the others are 1 and 2 by turns.
 const LAST_PUT: u8 = u8::MAX;
 
+/// Bytes of these.
+const ROOMS_BYTES: u64 = 512 << 10;
+
+/// How many announced messages of that size are received at once: so many that they stay in a cache, and two at least, so that one comes
+/// while another one is waited for.
+fn rooms(size: u64) -> usize {
+    usize::try_from((ROOMS_BYTES / size.max(1)).clamp(2, 16)).unwrap_or(2)
+}
+
 /// How many messages of that size may be under way at once.
 pub(super) fn window(size: u64) -> usize {
     usize::try_from((WINDOW_BYTES / size.max(1)).clamp(2, WINDOW)).unwrap_or(2)
@@ -49,8 +58,8 @@ impl<'a> Puts<'a> {
                 }
                 first
             }
-            Operand::Imported(_) if self.turn == 0 => first,
-            Operand::Imported(_) => second,
+            _ if self.turn == 0 => first,
+            _ => second,
         };
         *data = self.side.finish(self.far.memory.put(self.place.offset, std::mem::take(data)))?;
         self.turn ^= 1;
@@ -93,22 +102,24 @@ pub(super) fn messages(side: &Side, far: &Far, size: u64) -> Result<(), Problem>
 
 /// Takes messages until the last, then sends one.
 pub(super) fn take(side: &Side, far: &Far, size: u64) -> Result<(), Problem> {
-    let mut rooms: Vec<Operand> = Vec::new();
+    let (mut spare, most) = (Vec::<Operand>::new(), rooms(size));
     let mut coming: VecDeque<Request<Operand>> = VecDeque::new();
     let (mut ended, mut pace) = (false, side.pace());
     loop {
         if side.worker.progress() > 0 {
             pace = side.pace();
         }
-        while let Some(message) = side.announced() {
-            let room = rooms.pop().map_or_else(|| far.operand(size, 2), Ok)?;
+        while coming.len() < most
+            && let Some(message) = side.announced()
+        {
+            let room = spare.pop().map_or_else(|| far.operand(size, 2), Ok)?;
             coming.push_back(message.recv_data(room));
         }
         while coming.front().is_some_and(Request::is_ended) {
-            rooms.extend(coming.pop_front().map(|request| side.finish(request)).transpose()?);
+            spare.extend(coming.pop_front().map(|request| side.finish(request)).transpose()?);
         }
         ended |= side.take_last();
-        if ended && coming.is_empty() {
+        if ended && coming.is_empty() && !side.has_announced() {
             return side.finish(far.ep.am_send(MESSAGE, b"", Vec::new())).map(drop);
         }
         pace.idle()?;

@@ -1,6 +1,7 @@
 //! What is sent from and received into: memory of the process itself, or imported memory.
 
 use std::fmt;
+use std::sync::Arc;
 
 use ucp::{AccessError, Destination, ImportedRegion, ImportedSlice, Local, LocalMut, Source};
 
@@ -10,6 +11,8 @@ use super::side::Place;
 #[derive(Clone)]
 pub(super) enum Operand {
     Own(Vec<u8>),
+    /// The same bytes for many: nothing is received into them.
+    Shared(Arc<[u8]>),
     Imported(ImportedSlice),
 }
 
@@ -54,6 +57,7 @@ impl Source for Operand {
     fn local(&self) -> Local<'_> {
         match self {
             Self::Own(bytes) => bytes.local(),
+            Self::Shared(bytes) => bytes.local(),
             Self::Imported(slice) => slice.local(),
         }
     }
@@ -62,6 +66,7 @@ impl Source for Operand {
     fn check(&self) -> Result<(), AccessError> {
         match self {
             Self::Own(bytes) => Source::check(bytes),
+            Self::Shared(bytes) => Source::check(bytes),
             Self::Imported(slice) => Source::check(slice),
         }
     }
@@ -72,6 +77,7 @@ impl Destination for Operand {
     fn local_mut(&mut self) -> LocalMut<'_> {
         match self {
             Self::Own(bytes) => bytes.local_mut(),
+            Self::Shared(_) => LocalMut::bytes(&mut []),
             Self::Imported(slice) => slice.local_mut(),
         }
     }
@@ -80,6 +86,7 @@ impl Destination for Operand {
     fn check(&self) -> Result<(), AccessError> {
         match self {
             Self::Own(bytes) => Destination::check(bytes),
+            Self::Shared(_) => Ok(()),
             Self::Imported(slice) => Destination::check(slice),
         }
     }
@@ -89,6 +96,7 @@ impl fmt::Debug for Operand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Own(bytes) => write!(f, "Own({} bytes)", bytes.len()),
+            Self::Shared(bytes) => write!(f, "Shared({} bytes)", bytes.len()),
             Self::Imported(slice) => write!(f, "Imported({} bytes)", slice.len()),
         }
     }

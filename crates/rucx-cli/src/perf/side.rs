@@ -159,6 +159,11 @@ impl Side {
         self.inbox.announced.borrow_mut().pop_front()
     }
 
+    /// Whether there is such a message.
+    pub(super) fn has_announced(&self) -> bool {
+        !self.inbox.announced.borrow().is_empty()
+    }
+
     /// Whether the last message has come: asked once.
     pub(super) fn take_last(&self) -> bool {
         self.inbox.ended.take()

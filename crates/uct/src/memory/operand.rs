@@ -16,7 +16,7 @@ use ucs::mem::shared::BoundsError;
 use crate::api::{Attachment, LocalMemh};
 
 use super::imported::Imported;
-use super::pieces::SHORT;
+use super::pieces;
 use super::{AccessError, DeniedReason, LocalMem, OperandReason, RawMem, StaleReason, raw};
 
 /// What an operation can read from (`put`): it is given by value, kept until the operation has ended, and given back.
@@ -257,7 +257,7 @@ impl<'a> Local<'a> {
         }
         match &self.place {
             Place::Imported(imported) => imported.with_pieces(good, |copy| self.through(copy, &mut each)),
-            _ => self.through(&mut [0; SHORT], &mut each),
+            _ => pieces::with(self.len().min(good), |copy| self.through(copy, &mut each)),
         }
     }
 
@@ -456,7 +456,7 @@ impl<'a> LocalMut<'a> {
         }
         match self.place {
             PlaceMut::Imported(imported) => imported.with_pieces(good, |copy| self.through(copy, &mut each)),
-            _ => self.through(&mut [0; SHORT], &mut each),
+            _ => pieces::with(self.len().min(good), |copy| self.through(copy, &mut each)),
         }
     }
 
