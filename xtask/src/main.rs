@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask test | ci | tidy | picture`.
+//! The project's own commands: `cargo xtask test | ci | tidy | codegen | picture`.
 //!
 //! | file | subject |
 //! |---|---|
@@ -6,6 +6,7 @@
 //! | `test` | running the table, the summary |
 //! | `command` | running one command: log, bound, children |
 //! | `results` | reading what `cargo test` prints |
+//! | `codegen` | the bindings of `rdma-core-sys`, from the headers of rdma-core |
 //! | `picture` | the README's first picture, from a run of the demo |
 //! | `tidy` | rules no compiler checks: the table of checks is there |
 
@@ -13,6 +14,7 @@
 // Its output is for the person who runs it.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
+mod codegen;
 mod command;
 mod picture;
 mod results;
@@ -27,6 +29,7 @@ const USAGE: &str =
     "usage: cargo xtask test [--list | --fast | --step NAME ...]   all checks; NAME: see --list
        cargo xtask ci                                        the same with CI=true: a skip is a failure
        cargo xtask tidy                                      only the rules no compiler checks
+       cargo xtask codegen [--check] [--headers DIR]         the bindings of rdma-core-sys, anew; --check: are they as committed
        cargo xtask picture                                   the README's first picture, anew";
 
 /// The root of the workspace.
@@ -50,8 +53,9 @@ fn main() -> ExitCode {
         },
         ["ci"] => test::run(&root(), &test::Options { in_ci: true, ..test::Options::default() }),
         ["tidy"] => tidy::main(&root()),
+        ["codegen", options @ ..] => codegen::main(&root(), options),
         ["picture"] => picture::main(&root()),
-        _ => usage("one of test, ci, tidy, picture"),
+        _ => usage("one of test, ci, tidy, codegen, picture"),
     }
 }
 

@@ -54,7 +54,7 @@ pub(crate) fn unsafe_files(tree: &Tree) -> Vec<Finding> {
         let closed = ["#![deny(unsafe_code)]", "#![forbid(unsafe_code)]"]
             .iter()
             .any(|attribute| source.code.contains(attribute));
-        if is_root && !closed && !file.is_in("crates/rdma-core-sys") {
+        if is_root && !closed {
             findings.push(Finding::new(
                 &file.path,
                 1,
