@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ucs::config::{AllowList, AnyVar, Var};
+use ucs::config::{AllowList, AnyVar, Bytes, OrAuto, OrInf, Var};
 use ucs::rcache::config as rcache;
 
 /// Transports that may be used.
@@ -23,6 +23,13 @@ pub const CONNECT_TIMEOUT: Var<Duration> = Var::new(
     "How long connecting to a worker may wait for its context's answer",
 );
 
+/// From how many bytes on operands are registered.
+pub const ZCOPY_THRESH: Var<OrAuto<OrInf<Bytes>>> = Var::new(
+    "UCX_ZCOPY_THRESH",
+    "auto",
+    "From how many bytes on operands of put and get are registered with a transport that needs that; shorter ones are copied",
+);
+
 /// Level of the events that the tools of rucx print. A program that uses the library installs a subscriber of its own.
 pub const LOG_LEVEL: Var<String> =
     Var::new("UCX_LOG_LEVEL", "warn", "Level of the events that the tools of rucx print");
@@ -33,6 +40,7 @@ pub const VARS: &[&dyn AnyVar] = &[
     &TLS,
     &MAX_IMPORTS,
     &CONNECT_TIMEOUT,
+    &ZCOPY_THRESH,
     &LOG_LEVEL,
     &rcache::ENABLE,
     &rcache::MODE,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bitflags::bitflags;
 use ucs::Status;
-use ucs::config::{Config, ConfigBuilder, ConfigError, Env, UnknownNames};
+use ucs::config::{Bytes, Config, ConfigBuilder, ConfigError, Env, OrAuto, UnknownNames};
 use ucs::fork::{self, Generation};
 use ucs::mem::MemError;
 use ucs::monitor::Monitor;
@@ -20,7 +20,7 @@ use uct::memory::{PrivateMem, Rights};
 use uct::registrations::Registrations;
 use uct::service::Service;
 
-use crate::config::{MAX_IMPORTS, TLS, VARS};
+use crate::config::{MAX_IMPORTS, TLS, VARS, ZCOPY_THRESH};
 use crate::mem::{Buf, ImportCache, ImportError, ImportedRegion, MapError, MdResults, MemMap, Region};
 
 bitflags! {
@@ -208,6 +208,10 @@ impl ContextBuilder {
         }
         let names: Vec<_> = mds.iter().map(|open| open.component.name()).collect();
         tracing::info!(transports = ?names, %left_out, "a context");
+        let zcopy_from = match config.get(&ZCOPY_THRESH) {
+            OrAuto::Set(bytes) => Some(bytes.finite().map_or(u64::MAX, Bytes::get)),
+            OrAuto::Auto => None,
+        };
         let registrations = Registrations::new(mds.iter().map(|open| &open.md), rcache.options);
         if registrations.is_needed() {
             rcache.prepare(Monitor::process())?;
@@ -221,6 +225,7 @@ impl ContextBuilder {
             exports,
             service,
             registrations,
+            zcopy_from,
             components,
             mds,
             left_out,
@@ -250,6 +255,8 @@ pub(crate) struct ContextInner {
     service: Arc<Service>,
     /// Of operands, with the memory domains that need that.
     pub(crate) registrations: Registrations,
+    /// From how many bytes on operands are registered, where the user has said so.
+    pub(crate) zcopy_from: Option<u64>,
     components: Vec<&'static dyn Component>,
     pub(crate) mds: Vec<OpenMd>,
     /// Transports that are not used, and why.

@@ -9,6 +9,7 @@ use uct::registrations::RegisterError;
 
 use super::ImportedRegion;
 use crate::ep::EpError;
+use crate::proto::{self, Operand};
 
 /// An operation did not happen, or not whole.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -199,13 +200,14 @@ impl ImportedRegion {
         let (memory, src) = (imported.memory(), operand.local());
         match imported.needs() {
             None => Ok(memory.put(offset, &src)?),
-            // Of another process's memory nothing can be registered: it is copied, as borrowed slices are.
-            Some(_) if src.is_imported() => Ok(put_by_write(memory, offset, &src)?),
-            Some(needs) => {
-                check_range(offset, src.len(), memory.len())?;
-                let registrations = &imported.ctx().registrations;
-                Ok(registrations.with_source(needs, src, |src| memory.put(offset, src))??)
-            }
+            Some(needs) => match proto::operand(src.len(), src.is_imported(), imported.ctx().zcopy_from) {
+                Operand::Copied => Ok(put_by_write(memory, offset, &src)?),
+                Operand::Registered => {
+                    check_range(offset, src.len(), memory.len())?;
+                    let registrations = &imported.ctx().registrations;
+                    Ok(registrations.with_source(needs, src, |src| memory.put(offset, src))??)
+                }
+            },
         }
     }
 
@@ -221,12 +223,14 @@ impl ImportedRegion {
         let (memory, mut dst) = (imported.memory(), operand.local_mut());
         match imported.needs() {
             None => Ok(memory.get(offset, &mut dst)?),
-            Some(_) if dst.is_imported() => Ok(get_by_read(memory, offset, &mut dst)?),
-            Some(needs) => {
-                check_range(offset, dst.len(), memory.len())?;
-                let registrations = &imported.ctx().registrations;
-                Ok(registrations.with_destination(needs, dst, |dst| memory.get(offset, dst))??)
-            }
+            Some(needs) => match proto::operand(dst.len(), dst.is_imported(), imported.ctx().zcopy_from) {
+                Operand::Copied => Ok(get_by_read(memory, offset, &mut dst)?),
+                Operand::Registered => {
+                    check_range(offset, dst.len(), memory.len())?;
+                    let registrations = &imported.ctx().registrations;
+                    Ok(registrations.with_destination(needs, dst, |dst| memory.get(offset, dst))??)
+                }
+            },
         }
     }
 }

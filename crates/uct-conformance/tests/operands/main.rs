@@ -32,6 +32,7 @@ fn main() -> std::process::ExitCode {
         owned::nobody_tells_of_changes,
         owned::of_every_kind,
         owned::by_many_threads,
+        owned::short_ones_are_copied_and_long_ones_registered,
         owned::nothing_is_looked_up_where_nothing_is_needed,
         raw::unmapped_and_mapped_between_operations,
         raw::guard_without_protection,

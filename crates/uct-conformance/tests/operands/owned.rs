@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ucp::{MemMap, RcacheStats};
 use ucs::monitor::{Monitor, Wanted};
 
-use crate::world::{LEN, World, caches, context, fill, pattern};
+use crate::world::{LEN, World, caches, context, context_from, fill, pattern};
 
 /// What stays in the heap when it is freed is found again when it is allocated at the same address.
 pub(crate) fn dropped_and_allocated_again_hits() {
@@ -119,6 +119,28 @@ pub(crate) fn by_many_threads() {
 }
 
 /// A context that has a NIC does not ask the cache for transports that need nothing registered; nor is there a cache then.
+/// By the user's choice, or by what costs less.
+pub(crate) fn short_ones_are_copied_and_long_ones_registered() {
+    let world = World::new();
+    for (thresh, len, gets) in [
+        ("auto", 4096, 0),
+        ("auto", 32 << 10, 2),
+        ("32769", 32 << 10, 0),
+        ("inf", LEN - 3, 0),
+        ("100", 99, 0),
+        ("100", 100, 2),
+    ] {
+        let ctx = context_from(world.component, "nic", thresh);
+        let import = ctx.mem_import(world.handle.as_bytes()).unwrap();
+        let buf = import.put(3, pattern(7, len)).unwrap();
+        assert!(world.at(3, len) == buf, "{thresh}: {len} bytes");
+        assert!(import.get(3, vec![0; len]).unwrap() == buf, "{thresh}: {len} bytes");
+        assert_eq!(ctx.rcache_stats().gets, gets, "{thresh}: {len} bytes");
+        let beyond = import.put(LEN as u64 - 1, pattern(7, len)).unwrap_err();
+        assert_eq!(beyond.status(), ucp::Status::OutOfRange);
+    }
+}
+
 pub(crate) fn nothing_is_looked_up_where_nothing_is_needed() {
     let world = World::new();
     for tls in ["nic,self", "nic,mm", "nic,cma", "all"] {

@@ -63,8 +63,13 @@ pub(crate) struct World {
 
 /// A context that has the NIC, and by `tls` perhaps others.
 pub(crate) fn context(component: &'static NicComponent, tls: &str) -> Context {
+    context_from(component, tls, "0") // short operands, too, are to be registered
+}
+
+/// One that registers operands of so many bytes, and longer ones.
+pub(crate) fn context_from(component: &'static NicComponent, tls: &str, thresh: &str) -> Context {
     let builder = Context::builder().features(Features::EXPORTED_MEMH).ignore_env();
-    builder.component(component).set("UCX_TLS", tls).build().unwrap()
+    builder.component(component).set("UCX_TLS", tls).set("UCX_ZCOPY_THRESH", thresh).build().unwrap()
 }
 
 impl World {
