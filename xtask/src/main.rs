@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask test | ci | tidy | picture`.
+//! The project's own commands: `cargo xtask test | ci | tidy | rxe | picture`.
 //!
 //! | file | subject |
 //! |---|---|
@@ -7,6 +7,7 @@
 //! | `command` | running one command: log, bound, children |
 //! | `results` | reading what `cargo test` prints |
 //! | `picture` | the README's first picture, from a run of the demo |
+//! | `rxe` | tests of RDMA in a virtual machine |
 //! | `tidy` | rules no compiler checks: the table of checks is there |
 
 #![forbid(unsafe_code)]
@@ -16,6 +17,7 @@
 mod command;
 mod picture;
 mod results;
+mod rxe;
 mod steps;
 mod test;
 mod tidy;
@@ -27,6 +29,7 @@ const USAGE: &str =
     "usage: cargo xtask test [--list | --fast | --step NAME ...]   all checks; NAME: see --list
        cargo xtask ci                                        the same with CI=true: a skip is a failure
        cargo xtask tidy                                      only the rules no compiler checks
+       cargo xtask rxe [--kernel new | 6.1] [--filter STR] [--shell]   tests of RDMA, in a virtual machine
        cargo xtask picture                                   the README's first picture, anew";
 
 /// The root of the workspace.
@@ -50,8 +53,12 @@ fn main() -> ExitCode {
         },
         ["ci"] => test::run(&root(), &test::Options { in_ci: true, ..test::Options::default() }),
         ["tidy"] => tidy::main(&root()),
+        ["rxe", options @ ..] => match rxe::Options::parse(options) {
+            Ok(options) => rxe::main(&root(), &options),
+            Err(error) => usage(&error),
+        },
         ["picture"] => picture::main(&root()),
-        _ => usage("one of test, ci, tidy, picture"),
+        _ => usage("one of test, ci, tidy, rxe, picture"),
     }
 }
 
