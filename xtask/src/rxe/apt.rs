@@ -15,8 +15,8 @@ const LISTS_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 const BOUND: u64 = 15 * 60;
 /// Who has signed Debian's archives.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
-/// Where the newest kernel is, whatever this machine's release.
-const NEW_KERNELS: &str = "trixie-backports";
+/// Where kernels are, whatever this machine's release: the newest, and Linux 6.1.
+pub(crate) const KERNELS: [&str; 2] = ["trixie-backports", "bookworm"];
 
 /// apt, with everything it writes in one directory.
 #[derive(Debug)]
@@ -146,7 +146,9 @@ impl Apt {
 
 /// Unpacks all packages of a directory; the directory is there when all are unpacked.
 pub(crate) fn unpack(packages: &Path, into: &Path) -> Result<(), Trouble> {
-    let unfinished = into.with_extension("unpacking");
+    let mut unfinished = into.as_os_str().to_owned();
+    unfinished.push(".unpacking");
+    let unfinished = PathBuf::from(unfinished);
     remove(&unfinished)?;
     std::fs::create_dir_all(&unfinished).map_err(|error| Trouble::file(&unfinished, error))?;
     let files = std::fs::read_dir(packages).map_err(|error| Trouble::file(packages, error))?;
@@ -215,15 +217,13 @@ fn configured(targets: &str) -> Vec<Source> {
     pairs.map(|(uri, suite)| Source { uri: uri.to_owned(), suite: suite.to_owned() }).collect()
 }
 
-/// Our list: on the mirror of the release, with its updates and backports, and the newest kernels.
+/// Our list: on the mirror of the release, with its updates and backports, and the suites of [`KERNELS`].
 fn sources(codename: &str, configured: &[Source], keyring: bool) -> Option<String> {
     let mirror = &configured.iter().find(|source| source.suite == codename)?.uri;
     let own = ["", "-updates", "-backports"].map(|end| format!("{codename}{end}"));
     let mut all: Vec<Source> = own.iter().map(|suite| (mirror, suite)).map(pair).collect();
-    let new = NEW_KERNELS.to_owned();
-    if !own.contains(&new) {
-        all.push(pair((mirror, &new)));
-    }
+    let kernels = KERNELS.map(str::to_owned);
+    all.extend(kernels.iter().filter(|suite| !own.contains(suite)).map(|suite| (mirror, suite)).map(pair));
     let security = format!("{codename}-security");
     all.extend(configured.iter().find(|source| source.suite == security).cloned());
     let option = if keyring { format!("[signed-by={KEYRING}] ") } else { String::new() };
@@ -282,7 +282,7 @@ mod tests {
         );
         let trixie = sources("trixie", &configured("http://m.example/ trixie\n"), true).unwrap();
         assert_eq!(trixie.matches("trixie-backports").count(), 1);
-        assert_eq!(trixie.matches("[signed-by=/usr/").count(), 3);
+        assert_eq!(trixie.matches("[signed-by=/usr/").count(), 4);
         assert_eq!(sources("bookworm", &configured("http://x.example/ other\n"), true), None);
     }
 

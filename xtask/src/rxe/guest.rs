@@ -40,7 +40,7 @@ fn executables(output: &str) -> Vec<PathBuf> {
     messages.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).collect()
 }
 
-/// The name of the guest's network interface, the tests' device.
+/// The guest's first program, up to what it is started for.
 const SCRIPT: &str = r#"#!/bin/busybox sh
 # The guest's first program, by cargo xtask rxe.
 export PATH=/bin HOME=/tmp RUST_BACKTRACE=1

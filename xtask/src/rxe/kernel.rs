@@ -29,11 +29,11 @@ impl Choice {
         }
     }
 
-    /// Its name among the cached files, and the suite it is from: empty for what this machine's Debian has by itself.
-    fn from(self) -> (&'static str, &'static str) {
+    /// Its name, and the suite it is from.
+    fn names(self) -> (&'static str, &'static str) {
         match self {
-            Self::New => ("new", "trixie-backports"),
-            Self::Old => ("6.1", "bookworm"),
+            Self::New => ("new", apt::KERNELS[0]),
+            Self::Old => ("6.1", apt::KERNELS[1]),
         }
     }
 }
@@ -51,7 +51,7 @@ pub(crate) struct Kernel {
 
 /// The kernel of that name: the cached one, or the newest there is.
 pub(crate) fn get(apt: &Apt, tools: &Tools, work: &Path, choice: Choice) -> Result<Kernel, Trouble> {
-    let (name, suite) = choice.from();
+    let (name, suite) = choice.names();
     let cache = work.join("kernels");
     let known = cache.join(format!("{name}.release"));
     if let Ok(release) = std::fs::read_to_string(&known)
@@ -83,6 +83,8 @@ fn unpacked(cache: &Path, release: &str) -> Option<Kernel> {
 fn fetch(apt: &Apt, tools: &Tools, work: &Path, cache: &Path, release: &str) -> Result<Kernel, Trouble> {
     let image = format!("linux-image-{release}");
     let packages = work.join("packages").join(release);
+    // What an earlier run may have left.
+    apt::remove(&packages)?;
     apt.download(&split(&image, &apt.depends(&image)?), &packages)?;
     let root = cache.join(release);
     apt::unpack(&packages, &root)?;

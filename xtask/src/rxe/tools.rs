@@ -44,6 +44,7 @@ impl Tools {
         }
         apt::remove(&tools.unpacked)?;
         let packages = work.join("packages").join("tools");
+        apt::remove(&packages)?;
         apt.download(&["busybox-static".to_owned()], &packages)?;
         let missing = tools.missing();
         if !missing.is_empty() {
@@ -125,6 +126,9 @@ impl Tools {
         let errors = String::from_utf8_lossy(&output.stderr);
         if errors.contains("not a dynamic executable") {
             return Ok(Vec::new());
+        }
+        if !output.status.success() {
+            return Err(Trouble::file(file, format!("ldd: {}", errors.trim())));
         }
         libraries(&text).map_err(|missing| {
             Trouble::file(file, format!("it is linked with {missing}, which is not there"))
