@@ -135,11 +135,14 @@ impl Apt {
         if ended.ok {
             return Ok(ended.output);
         }
-        let why = ended.output.lines().rfind(|line| line.starts_with("E: ")).unwrap_or(&ended.how);
-        if is_unreachable(&ended.output) {
-            let remedy = "let it reach the mirror that apt is set up with, or bring target/rxe from a machine that did";
-            return Err(Trouble::Lacking(format!("{what}: {why} — {remedy}")));
+        if let Some(sign) = unreachable(&ended.output) {
+            let dir = self.dir.parent().unwrap_or(&self.dir).display();
+            let remedy = "let it reach the mirror that apt is set up with";
+            return Err(Trouble::Lacking(format!(
+                "{what}: {sign} — {remedy}, or bring {dir} from a machine that did"
+            )));
         }
+        let why = ended.output.lines().rfind(|line| line.starts_with("E: ")).unwrap_or(&ended.how);
         Err(Trouble::Failed(format!("{what}: {why}; all of it: {}", path.display())))
     }
 }
@@ -241,8 +244,8 @@ fn depended(output: &str) -> Vec<String> {
     lines.map(str::to_owned).collect()
 }
 
-/// Whether apt has failed because there is no way to the mirror.
-fn is_unreachable(output: &str) -> bool {
+/// The line of apt's that says there is no way to the mirror, if it has failed for that.
+fn unreachable(output: &str) -> Option<&str> {
     const SIGNS: [&str; 8] = [
         "Could not resolve",
         "Temporary failure resolving",
@@ -253,7 +256,7 @@ fn is_unreachable(output: &str) -> bool {
         "Cannot initiate the connection",
         "Network is unreachable",
     ];
-    SIGNS.iter().any(|sign| output.contains(sign))
+    output.lines().map(str::trim).find(|line| SIGNS.iter().any(|sign| line.contains(sign)))
 }
 
 #[cfg(test)]
@@ -296,11 +299,11 @@ mod tests {
 
     #[test]
     fn no_network_is_told_from_what_is_wrong() {
-        assert!(is_unreachable(
-            "W: Failed to fetch http://m.example/x  Temporary failure resolving 'm.example'\n"
-        ));
-        assert!(is_unreachable("Err:1 http://m.example x\n  Could not connect to m.example:80 (192.0.2.1)"));
-        assert!(!is_unreachable("E: Unable to locate package nonesuch\n"));
-        assert!(!is_unreachable("E: Failed to fetch http://m.example/x  404  Not Found\n"));
+        let output =
+            "Err:1 http://m.example x\n  Could not connect to m.example:80 (192.0.2.1)\nE: Some failed\n";
+        assert_eq!(unreachable(output), Some("Could not connect to m.example:80 (192.0.2.1)"));
+        assert!(unreachable("W: Failed to fetch x  Temporary failure resolving 'm.example'\n").is_some());
+        assert!(unreachable("E: Unable to locate package nonesuch\n").is_none());
+        assert!(unreachable("E: Failed to fetch http://m.example/x  404  Not Found\n").is_none());
     }
 }

@@ -2,6 +2,7 @@
 //! `isa-debug-exit`, in a range no failure of qemu is in. Both must be there and agree.
 
 use std::fs::File;
+use std::io::IsTerminal;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -77,6 +78,9 @@ fn is_worth_showing(line: &str) -> bool {
 
 /// A shell in the guest, on this terminal.
 pub(crate) fn interactive(machine: &Machine<'_>) -> Result<bool, Trouble> {
+    if !std::io::stdin().is_terminal() {
+        return Err(Trouble::Failed("--shell wants a terminal".to_owned()));
+    }
     println!("rxe: Ctrl-A X ends qemu");
     let mut command = machine.command()?;
     command.args(["-serial", "mon:stdio"]).stdin(Stdio::inherit());
