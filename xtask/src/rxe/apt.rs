@@ -192,8 +192,8 @@ fn configuration(dir: &Path) -> String {
          Dir::Etc::preferencesparts \"/dev/null\";\n\
          Dir::State::lists \"{dir}/lists\";\n\
          Dir::Cache \"{dir}/cache\";\n\
-         Dir::Cache::pkgcache \"\";\n\
-         Dir::Cache::srcpkgcache \"\";\n\
+         Dir::Cache::pkgcache \"pkgcache.bin\";\n\
+         Dir::Cache::srcpkgcache \"srcpkgcache.bin\";\n\
          #clear APT::Update::Pre-Invoke;\n\
          #clear APT::Update::Post-Invoke;\n\
          #clear APT::Update::Post-Invoke-Success;\n\

@@ -10,7 +10,9 @@ use crate::command::{self, Env};
 const TESTS: &[&[&str]] = &[&["-p", "rxe-tests", "--features", "guest", "--test", "device"]];
 
 /// Seconds for building them.
-const BOUND: u64 = 15 * 60;
+const BUILD_BOUND: u64 = 15 * 60;
+/// Seconds for each binary.
+pub(crate) const TEST_BOUND: u64 = 120;
 
 /// Builds the tests; their binaries.
 pub(crate) fn build_tests(env: &Env, work: &Path) -> Result<Vec<PathBuf>, Trouble> {
@@ -20,7 +22,7 @@ pub(crate) fn build_tests(env: &Env, work: &Path) -> Result<Vec<PathBuf>, Troubl
     for row in TESTS {
         let argv = ["cargo", "test", "--locked", "--no-run", "--message-format", "json-render-diagnostics"];
         let argv: Vec<String> = argv.iter().chain(*row).map(|arg| (*arg).to_owned()).collect();
-        let ended = command::run(&mut env.command(&argv), &mut log, within(BOUND), &mut |_| {});
+        let ended = command::run(&mut env.command(&argv), &mut log, within(BUILD_BOUND), &mut |_| {});
         if !ended.ok {
             ended.output.lines().filter(|line| !line.starts_with('{')).for_each(|line| println!("{line}"));
             return Err(Trouble::Failed(format!("building the tests: {}", ended.how)));
@@ -34,10 +36,11 @@ pub(crate) fn build_tests(env: &Env, work: &Path) -> Result<Vec<PathBuf>, Troubl
     Ok(binaries)
 }
 
-/// The paths of what cargo has built to be run.
+/// The paths of the tests that cargo has built; not of programs they start.
 fn executables(output: &str) -> Vec<PathBuf> {
     let messages = output.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
-    messages.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).collect()
+    let tests = messages.filter(|message| message["profile"]["test"] == true);
+    tests.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).collect()
 }
 
 /// The guest's first program, up to what it is started for.
@@ -88,11 +91,12 @@ read -r up rest </proc/uptime
 echo "rxe: rxe0 is there after $up s"
 "#;
 
-/// Runs each test binary, and leaves with the status of the last that failed. 100 is the most that fits.
+/// Runs each test binary, and leaves with the status of the last that failed, which has to fit.
 const RUN_TESTS: &str = r#"status=0
 for test in /tests/*; do
     echo "rxe: running ${test#/tests/}"
-    "$test" --test-threads 1 FILTER || status=$?
+    timeout BOUND "$test" --test-threads 1 FILTER || status=$?
+    [ $status != 143 ] || echo "rxe: ended after BOUND s"
 done
 [ $status = 0 ] || dmesg | tail -n 30
 leave $((status > 98 ? 98 : status))
@@ -103,7 +107,11 @@ const RUN_SHELL: &str = "echo 'rxe: a shell; it ends with exit'\nsetsid cttyhack
 /// The guest's first program.
 pub(crate) fn init(options: &Options) -> String {
     let filter = options.filter.as_deref().unwrap_or_default();
-    let rest = if options.shell { RUN_SHELL.to_owned() } else { RUN_TESTS.replace("FILTER", filter) };
+    let rest = if options.shell {
+        RUN_SHELL.to_owned()
+    } else {
+        RUN_TESTS.replace("FILTER", filter).replace("BOUND", &TEST_BOUND.to_string())
+    };
     SCRIPT.to_owned() + &rest
 }
 
@@ -113,8 +121,12 @@ mod tests {
 
     #[test]
     fn what_cargo_says_it_has_built() {
-        let output = "   Compiling x\n{\"reason\":\"compiler-artifact\",\"executable\":null}\n\
-                      {\"reason\":\"compiler-artifact\",\"executable\":\"/t/debug/deps/a-1\"}\n{\"reason\":\"build-finished\"}\n";
+        let output = r#"   Compiling x
+{"reason":"compiler-artifact","profile":{"test":false},"executable":null}
+{"reason":"compiler-artifact","profile":{"test":false},"executable":"/t/debug/program"}
+{"reason":"compiler-artifact","profile":{"test":true},"executable":"/t/debug/deps/a-1"}
+{"reason":"build-finished","success":true}
+"#;
         assert_eq!(executables(output), [PathBuf::from("/t/debug/deps/a-1")]);
     }
 

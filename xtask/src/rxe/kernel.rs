@@ -115,9 +115,9 @@ fn release(depends: &[String]) -> Option<String> {
     depends.iter().find_map(|name| name.strip_prefix("linux-image-")).map(str::to_owned)
 }
 
-/// The packages that an image's files are in: its own, or since 7.3 two.
+/// The packages that an image's files are in: its own, or since 7.3 several.
 fn split(image: &str, depends: &[String]) -> Vec<String> {
-    let parts = ["linux-binary-", "linux-modules-"];
+    let parts = ["linux-base-", "linux-binary-", "linux-modules-"];
     let found: Vec<String> =
         depends.iter().filter(|name| parts.iter().any(|part| name.starts_with(part))).cloned().collect();
     if found.len() == parts.len() { found } else { vec![image.to_owned()] }
@@ -255,7 +255,8 @@ mod tests {
             Some("6.1.0-57-amd64")
         );
         assert_eq!(release(&own(&["linux-base"])), None);
-        let new = own(&["kmod", "linux-binary-7.3.4-amd64", "linux-modules-7.3.4-amd64"]);
+        let new =
+            own(&["kmod", "linux-base-7.3.4-amd64", "linux-binary-7.3.4-amd64", "linux-modules-7.3.4-amd64"]);
         assert_eq!(split("linux-image-7.3.4-amd64", &new), &new[1..]);
         assert_eq!(split("linux-image-6.1.0-57-amd64", &own(&["kmod"])), ["linux-image-6.1.0-57-amd64"]);
     }

@@ -121,7 +121,8 @@ fn run(env: &Env, options: &Options) -> Result<bool, Trouble> {
     if options.shell {
         return boot::interactive(&machine);
     }
-    let ended = boot::run(&machine, &dir.join("guest.log"))?;
+    let secs = guest::TEST_BOUND * tests.len() as u64;
+    let ended = boot::run(&machine, secs, &dir.join("guest.log"))?;
     clock.print("guest");
     let verdict = boot::verdict(ended.code, &ended.output);
     let counted = results::of_cargo_test(&ended.output, verdict.is_ok());
