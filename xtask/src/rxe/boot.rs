@@ -96,15 +96,17 @@ fn of_guest(code: i32) -> Option<i32> {
     (code % 2 == 1 && (0..=100).contains(&status)).then_some(status)
 }
 
-/// Whether the guest has run to its end and says that all is well; what not, in words.
-pub(crate) fn verdict(code: Option<i32>, output: &str) -> Result<(), String> {
+/// Whether the guest has run so many test binaries to its end and says that all is well; what not, in words.
+pub(crate) fn verdict(code: Option<i32>, output: &str, binaries: usize) -> Result<(), String> {
     if output.contains(PANIC) {
         return Err("the guest's kernel has panicked".to_owned());
     }
     let said = output.lines().rev().find_map(|line| line.strip_prefix("rxe: exit ")?.parse::<i32>().ok());
     let Some(said) = said else { return Err("the guest has not come to its end".to_owned()) };
+    let ended = output.lines().filter(|line| line.starts_with("test result: ")).count();
     match code.and_then(of_guest) {
-        Some(0) if said == 0 => Ok(()),
+        Some(0) if said == 0 && ended == binaries => Ok(()),
+        Some(0) if said == 0 => Err(format!("{ended} of {binaries} test binaries have said their results")),
         Some(status) if status == said => Err(format!("the guest's status is {status}")),
         _ => Err(format!("the guest says {said}, but qemu's status is {code:?}")),
     }
@@ -133,14 +135,21 @@ mod tests {
 
     #[test]
     fn a_guest_that_says_nothing_has_failed() {
-        let fine = "test a ... ok\nrxe: exit 0\n";
-        assert_eq!(verdict(Some(33), fine), Ok(()));
-        assert!(verdict(Some(33), "test a ... ok\n").is_err());
-        assert!(verdict(Some(0), fine).is_err());
-        assert!(verdict(None, fine).is_err());
-        assert!(verdict(Some(35), fine).is_err());
-        assert_eq!(verdict(Some(233), "rxe: exit 100\n"), Err("the guest's status is 100".to_owned()));
-        assert!(verdict(Some(33), "Kernel panic - not syncing\nrxe: exit 0\n").is_err());
+        let fine = "test a ... ok\ntest result: ok. 1 passed\nrxe: exit 0\n";
+        assert_eq!(verdict(Some(33), fine, 1), Ok(()));
+        for code in [None, Some(0), Some(35)] {
+            assert!(verdict(code, fine, 1).is_err(), "{code:?}");
+        }
+        assert!(verdict(Some(33), "test a ... ok\ntest result: ok. 1 passed\n", 1).is_err());
+        assert!(verdict(Some(33), &format!("{PANIC} - not syncing\n{fine}"), 1).is_err());
+        assert_eq!(verdict(Some(233), "rxe: exit 100\n", 1), Err("the guest's status is 100".to_owned()));
+    }
+
+    #[test]
+    fn a_binary_without_results_has_failed() {
+        let fine = "test result: ok. 1 passed\nrxe: exit 0\n";
+        assert!(verdict(Some(33), fine, 2).is_err());
+        assert!(verdict(Some(33), fine, 0).is_err());
     }
 
     #[test]

@@ -56,6 +56,7 @@ mount -t tmpfs shm /dev/shm
 mount -t tmpfs tmp /tmp
 
 leave() {
+    echo # what has been killed has not ended its line
     echo "rxe: exit $1"
     stty -F /dev/console sane 2>/dev/null # waits until the console has said all
     printf "\\$(printf %o $(($1 + 16)))" | dd of=/dev/port bs=1 seek=244 count=1 2>/dev/null
@@ -95,8 +96,13 @@ echo "rxe: rxe0 is there after $up s"
 const RUN_TESTS: &str = r#"status=0
 for test in /tests/*; do
     echo "rxe: running ${test#/tests/}"
-    timeout BOUND "$test" --test-threads 1 FILTER || status=$?
-    [ $status != 143 ] || echo "rxe: ended after BOUND s"
+    rc=0
+    timeout BOUND "$test" --test-threads 1 FILTER || rc=$?
+    if [ $rc != 0 ]; then
+        status=$rc
+        echo
+        echo "rxe: its status is $rc (143: killed after BOUND s)"
+    fi
 done
 [ $status = 0 ] || dmesg | tail -n 30
 leave $((status > 98 ? 98 : status))
@@ -110,7 +116,7 @@ pub(crate) fn init(options: &Options) -> String {
     let rest = if options.shell {
         RUN_SHELL.to_owned()
     } else {
-        RUN_TESTS.replace("FILTER", filter).replace("BOUND", &TEST_BOUND.to_string())
+        RUN_TESTS.replace("BOUND", &TEST_BOUND.to_string()).replace("FILTER", filter)
     };
     SCRIPT.to_owned() + &rest
 }

@@ -124,7 +124,7 @@ fn run(env: &Env, options: &Options) -> Result<bool, Trouble> {
     let secs = guest::TEST_BOUND * tests.len() as u64;
     let ended = boot::run(&machine, secs, &dir.join("guest.log"))?;
     clock.print("guest");
-    let verdict = boot::verdict(ended.code, &ended.output);
+    let verdict = boot::verdict(ended.code, &ended.output, tests.len());
     let counted = results::of_cargo_test(&ended.output, verdict.is_ok());
     if verdict.is_err() || counted.failed > 0 {
         boot::print_tail(&ended.output);
