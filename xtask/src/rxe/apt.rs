@@ -94,6 +94,8 @@ impl Apt {
         {
             return Ok(codename);
         }
+        // Until the lists are those of these sources, none are fresh.
+        let _ = std::fs::remove_file(&stamp);
         write(&list, &sources)?;
         self.run(self.apt("apt-get").args(["update", "--error-on=any"]), "apt-get update")?;
         write(&stamp, "")?;
