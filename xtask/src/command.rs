@@ -57,7 +57,7 @@ impl Env {
 }
 
 /// What test drivers take for "skipped" (automake(info), "Scripts-based Testsuites").
-const LACKING: i32 = 77;
+pub(crate) const LACKING: u8 = 77;
 
 /// How a command ended.
 #[derive(Debug)]
@@ -65,15 +65,22 @@ pub(crate) struct Ended {
     pub(crate) ok: bool,
     /// It has said, by status 77, that the system has not what it needs.
     pub(crate) lacking: bool,
+    /// Its exit status, if it has one.
+    pub(crate) code: Option<i32>,
     /// In words, when not `ok`.
     pub(crate) how: String,
     /// Standard output and error, as they came.
     pub(crate) output: String,
 }
 
-/// Runs a command to its end or to the deadline; every half minute says that it still runs.
-pub(crate) fn run(command: &mut Command, log: &mut File, deadline: Instant) -> Ended {
-    let ended = |how: String, output: String| Ended { ok: false, lacking: false, how, output };
+/// Runs a command to its end or to the deadline, and shows each line to `see`; every half minute says that it still runs.
+pub(crate) fn run(
+    command: &mut Command,
+    log: &mut File,
+    deadline: Instant,
+    see: &mut dyn FnMut(&str),
+) -> Ended {
+    let ended = |how: String, output: String| Ended { ok: false, lacking: false, code: None, how, output };
     let name = command.get_program().to_string_lossy().into_owned();
     let mut start = || -> std::io::Result<_> {
         let (read, write) = std::io::pipe()?;
@@ -107,6 +114,7 @@ pub(crate) fn run(command: &mut Command, log: &mut File, deadline: Instant) -> E
         match lines.recv_timeout(next_sign.min(deadline).saturating_duration_since(Instant::now())) {
             Ok(line) => {
                 let _ = log.write_all(line.as_bytes());
+                see(&line);
                 output.push_str(&line);
             }
             Err(RecvTimeoutError::Disconnected) => break,
@@ -134,8 +142,9 @@ pub(crate) fn run(command: &mut Command, log: &mut File, deadline: Instant) -> E
     let _ = reader.join();
     match status {
         Ok(status) => {
-            let lacking = status.code() == Some(LACKING);
-            Ended { ok: status.success(), lacking, how: status.to_string(), output }
+            let code = status.code();
+            let lacking = code == Some(i32::from(LACKING));
+            Ended { ok: status.success(), lacking, code, how: status.to_string(), output }
         }
         Err(error) => ended(format!("waiting for {name}: {error}"), output),
     }
@@ -189,7 +198,7 @@ mod tests {
     }
 
     fn sh(script: &str, bound: Duration) -> Ended {
-        run(Command::new("/bin/sh").args(["-c", script]), &mut log(), Instant::now() + bound)
+        run(Command::new("/bin/sh").args(["-c", script]), &mut log(), Instant::now() + bound, &mut |_| {})
     }
 
     #[test]
@@ -220,7 +229,7 @@ mod tests {
 
     #[test]
     fn a_missing_program_is_named() {
-        let ended = run(&mut Command::new("no-such-program"), &mut log(), Instant::now());
+        let ended = run(&mut Command::new("no-such-program"), &mut log(), Instant::now(), &mut |_| {});
         assert!(ended.how.starts_with("no-such-program cannot be started"));
     }
 }

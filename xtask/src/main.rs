@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask test | ci | tidy | codegen | picture`.
+//! The project's own commands: `cargo xtask test | ci | tidy | rxe | codegen | picture`.
 //!
 //! | file | subject |
 //! |---|---|
@@ -8,6 +8,7 @@
 //! | `results` | reading what `cargo test` prints |
 //! | `codegen` | the bindings of `rdma-core-sys`, from the headers of rdma-core |
 //! | `picture` | the README's first picture, from a run of the demo |
+//! | `rxe` | tests of RDMA in a virtual machine |
 //! | `tidy` | rules no compiler checks: the table of checks is there |
 
 #![forbid(unsafe_code)]
@@ -18,6 +19,7 @@ mod codegen;
 mod command;
 mod picture;
 mod results;
+mod rxe;
 mod steps;
 mod test;
 mod tidy;
@@ -29,6 +31,7 @@ const USAGE: &str =
     "usage: cargo xtask test [--list | --fast | --step NAME ...]   all checks; NAME: see --list
        cargo xtask ci                                        the same with CI=true: a skip is a failure
        cargo xtask tidy                                      only the rules no compiler checks
+       cargo xtask rxe [--kernel new | 6.1] [--filter STR] [--shell]   tests of RDMA, in a virtual machine
        cargo xtask codegen [--check] [--headers DIR]         the bindings of rdma-core-sys, anew; --check: are they as committed
        cargo xtask picture                                   the README's first picture, anew";
 
@@ -53,9 +56,13 @@ fn main() -> ExitCode {
         },
         ["ci"] => test::run(&root(), &test::Options { in_ci: true, ..test::Options::default() }),
         ["tidy"] => tidy::main(&root()),
+        ["rxe", options @ ..] => match rxe::Options::parse(options) {
+            Ok(options) => rxe::main(&root(), &options),
+            Err(error) => usage(&error),
+        },
         ["codegen", options @ ..] => codegen::main(&root(), options),
         ["picture"] => picture::main(&root()),
-        _ => usage("one of test, ci, tidy, codegen, picture"),
+        _ => usage("one of test, ci, tidy, rxe, codegen, picture"),
     }
 }
 

@@ -69,7 +69,7 @@ pub(crate) fn of_cargo_test(output: &str, ok: bool) -> Results {
     if results.passed + results.failed == 0 {
         results.add_failure(if ok { "no test ran" } else { "no test ran: it could not be built or started" });
     } else if !ok && results.failed == 0 {
-        results.add_failure("cargo test failed without a failed test");
+        results.add_failure("it failed without a failed test");
     }
     results
 }

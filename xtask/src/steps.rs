@@ -26,7 +26,8 @@ pub(crate) enum Action {
     /// A command that says by its exit status whether the step has passed, or by 77 that the system has not what it needs. One that
     /// `prints` must say something, too.
     Command { argv: &'static [&'static str], env: &'static [(&'static str, &'static str)], prints: bool },
-    /// `cargo test` once per row, whose arguments follow `argv`. Each row must run at least one test.
+    /// `cargo test`, or what prints its results, once per row, whose arguments follow `argv`. Each row must run at least one test, or
+    /// say by 77 that the system has not what it needs.
     Tests {
         argv: &'static [&'static str],
         rows: &'static [&'static [&'static str]],
@@ -277,6 +278,17 @@ pub(crate) const STEPS: &[Step] = &[
             rows: ASAN_GUARDS,
             env: &[ASAN_ENV[0], ASAN_ENV[1], ASAN_ENV[2], ASAN_ENV[3], ASAN_ENV[4], ("RUCX_ASAN_GUARD", "1")],
             says: "ERROR: AddressSanitizer: heap-buffer-overflow",
+        },
+    },
+    Step {
+        name: "rxe",
+        about: "tests of RDMA pass on the kernel's Soft-RoCE, in a virtual machine",
+        slow: true,
+        minutes: 40,
+        action: Action::Tests {
+            argv: &["cargo", "run", "--locked", "-q", "-p", "xtask", "--", "rxe"],
+            rows: &[&[]],
+            env: &[],
         },
     },
     Step {

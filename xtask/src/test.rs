@@ -130,6 +130,11 @@ fn skipped(step: &Step, reason: String) -> Results {
     Results { skips: vec![Skip { name: format!("step {}", step.name), reason }], ..Results::default() }
 }
 
+/// Why a command lacks something: its last line.
+fn reason(ended: &Ended) -> String {
+    ended.output.lines().last().unwrap_or("it has not said why").to_owned()
+}
+
 fn run_step(env: &Env, step: &Step, options: &Options) -> Results {
     let logs = env.target.join("xtask");
     let path = logs.join(format!("{}.log", step.name));
@@ -146,7 +151,7 @@ fn run_step(env: &Env, step: &Step, options: &Options) -> Results {
         if options.in_ci {
             command.env("CI", "true").env("RUCX_ALLOWED_SKIPS", allowed_skips(&env.root));
         }
-        command::run(&mut command, &mut log, deadline)
+        command::run(&mut command, &mut log, deadline, &mut |_| {})
     };
     let show = |ended: &Ended| {
         println!("{}\n    {}; all of it: {}", results::excerpt(&ended.output), ended.how, path.display())
@@ -169,10 +174,7 @@ fn run_step(env: &Env, step: &Step, options: &Options) -> Results {
                 return Results::pass();
             }
             if ended.lacking {
-                return skipped(
-                    step,
-                    ended.output.lines().last().unwrap_or("it has not said why").to_owned(),
-                );
+                return skipped(step, reason(&ended));
             }
             show(&ended);
             Results::fail(ended.how)
@@ -181,6 +183,10 @@ fn run_step(env: &Env, step: &Step, options: &Options) -> Results {
             let mut sum = Results::default();
             for row in *rows {
                 let ended = execute(argv, row, vars);
+                if ended.lacking {
+                    sum.add(skipped(step, reason(&ended)));
+                    continue;
+                }
                 let mut results = results::of_cargo_test(&ended.output, ended.ok);
                 if !ended.ok && ended.output.is_empty() {
                     results = Results::fail(ended.how.clone());
