@@ -287,7 +287,7 @@ pub(crate) const STEPS: &[Step] = &[
         minutes: 40,
         action: Action::Tests {
             argv: &["cargo", "run", "--locked", "-q", "-p", "xtask", "--", "rxe"],
-            rows: &[&[]],
+            rows: &[&["--kernel", "new"], &["--kernel", "6.1"]],
             env: &[],
         },
     },
