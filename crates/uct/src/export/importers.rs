@@ -151,6 +151,9 @@ mod tests {
         assert_eq!(claim_vault_slot(bytes, me.pid, me.pidfd_inode), None, "the living keep theirs");
         wire::announced(bytes, 3).unwrap().store(7, Ordering::Relaxed);
         assert_eq!(vault_holders(bytes, 7), [me.pid]);
+        if me.pidfd_inode == 0 {
+            return; // before Linux 6.9 a process cannot be told from another one that has its pid
+        }
         // A pid that another process has now is not the owner's.
         wire::owner_inode(bytes, 3).unwrap().store(me.pidfd_inode + 1, Ordering::Relaxed);
         assert!(vault_holders(bytes, 7).is_empty());
