@@ -113,20 +113,22 @@ impl Endpoint {
         state.push_message(tag, prefix, header, Some(Box::new(op)));
         drop(state);
         self.worker.core.borrow_mut().set_busy(&self.ep);
+        self.worker.wake();
         Request::running(&slot)
     }
 
     /// Tells the peer of data that it may ask for.
     fn announce<M: Source>(&self, id: u16, header: &[u8], data: M) -> Request<M> {
+        let slot = Slot::new();
+        // It stays there from here on: a value may hold its bytes itself.
+        let op = Box::new(Of { operand: data, slot: Rc::clone(&slot) });
         let (length, address) = {
-            let local = data.local();
+            let local = op.operand.local();
             (local.len(), local.address().filter(|_| self.worker.reads()))
         };
         let address = address.filter(|_| length > 0).and_then(|address| NonZeroU64::new(address as u64));
-        let slot = Slot::new();
-        let op = Of { operand: data, slot: Rc::clone(&slot) };
         let mut state = self.ep.state.borrow_mut();
-        let request = state.announce(length, Box::new(op));
+        let request = state.announce(length, op);
         let header_len = u16::try_from(header.len()).unwrap_or(u16::MAX); // it was checked
         let rts = Rts { request, header_len, length: length as u64, address };
         state.push_message(rts.kind().tag(id), rts.encode(), header, None);
@@ -144,14 +146,19 @@ impl WorkerInner {
         // Without a progress of its own nothing would go out while the user computes.
         let mut ifaces = self.ifaces.borrow_mut();
         if !ifaces.is_empty() {
-            core.pump(&mut ifaces);
+            core.pump_one(ep, &mut ifaces);
         }
+        drop((core, ifaces));
+        self.wake();
     }
 
     fn post_answer(&self, ep: &Rc<Ep>, answered: Result<(), Corrupt>) {
         match answered {
             Ok(()) => self.post(ep),
-            Err(Corrupt) => self.core.borrow_mut().give_up(ep),
+            Err(Corrupt) => {
+                self.core.borrow_mut().give_up(ep);
+                self.wake();
+            }
         }
     }
 }
@@ -239,7 +246,9 @@ impl AmMessage {
     /// is copied.
     ///
     /// # Errors
-    /// As the request's; [`TransferError::Truncated`]: the operand is too short, and the data is refused.
+    /// As the request's. [`TransferError::Truncated`]: the operand is too short, and the data is refused; [`TransferError::Access`]: the
+    /// operand's memory cannot be used; [`TransferError::Aborted`]: the sender's cannot; [`TransferError::Endpoint`]: the endpoint has
+    /// failed, or was closed, or is the parent process's. What has come into the operand by then is of no meaning.
     #[doc(alias = "ucp_am_recv_data_nbx")]
     pub fn recv_data<M: Destination>(mut self, mut operand: M) -> Request<M> {
         if let Err(error) = operand.check() {

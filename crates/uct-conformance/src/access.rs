@@ -177,13 +177,9 @@ fn read_only(bench: &Bench) {
 
 const WIDTHS: [usize; 4] = [1, 2, 4, 8];
 
-/// One side writes words of equal bytes, the other reads: it never sees a word of different ones. Where the kernel copies, nobody
-/// promises that, and on Linux 6.1 on an emulated processor it is not so.
+/// One side writes words of equal bytes, the other reads: it never sees a word of different ones.
 fn words_do_not_tear(bench: &Bench) {
     let (region, _, attachment) = bench.attached(page_size(), 3);
-    if attachment.is_by_system_calls() {
-        return;
-    }
     for width in WIDTHS {
         let at = 64 * width as u64;
         attachment.write(at, &vec![0; width]).unwrap();

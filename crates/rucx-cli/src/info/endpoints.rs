@@ -127,7 +127,8 @@ fn announced(sides: &Sides) -> Tried {
     };
     let all = uct::transports::components().iter().filter(|component| costs(**component).is_some());
     let chosen = all.min_by(|a, b| {
-        let cost = |component: &dyn Component| costs(component).map_or(f64::INFINITY, |cost| cost.at(0));
+        let cost =
+            |component: &dyn Component| costs(component).map_or(f64::INFINITY, |cost| cost.at(BYTES as u64));
         cost(**a).total_cmp(&cost(**b))
     });
     let chosen = chosen.map(|component| component.name());

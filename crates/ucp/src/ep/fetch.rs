@@ -51,7 +51,8 @@ impl Fetch {
         if operand.len() < to {
             return Err(out_of_range(from, to - from, operand.len()).into());
         }
-        memory.get(self.address.wrapping_add(from as u64), &mut operand.range(from..to))?;
+        let read = memory.get(self.address.wrapping_add(from as u64), &mut operand.range(from..to));
+        read.map_err(|error| error.after(from as u64))?;
         self.done = to;
         Ok(())
     }

@@ -147,6 +147,7 @@ impl Endpoint {
         state.push_wait(Waits::of(1, &slot));
         drop(state);
         self.worker.core.borrow_mut().set_busy(&self.ep);
+        self.worker.wake();
         Request::running(&slot)
     }
 
@@ -198,6 +199,8 @@ impl Drop for Endpoint {
 
 impl fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Endpoint").field("info", &self.info()).field("error", &self.check().err()).finish()
+        // No more: `info` asks the system, and looks at memory that a fork's child has not.
+        let transport = self.worker.transport(&self.ep);
+        f.debug_struct("Endpoint").field("transport", &transport).field("error", &self.check().err()).finish()
     }
 }

@@ -146,6 +146,11 @@ impl State {
         self.is_empty() && self.fetches.is_empty()
     }
 
+    /// Whether data is still to be read.
+    pub(crate) fn has_fetches(&self) -> bool {
+        !self.fetches.is_empty()
+    }
+
     /// Whether all that was posted has ended, but for receives.
     pub(crate) fn is_drained(&self) -> bool {
         self.queue.is_empty() && self.sends.is_empty()

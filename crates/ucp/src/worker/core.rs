@@ -34,8 +34,10 @@ pub(crate) struct Core {
     pub(super) closing: Vec<Rc<Ep>>,
     /// Buffers of messages that were told.
     spare: Vec<Vec<u8>>,
-    /// Endpoints that have something to send.
+    /// Endpoints that have something to send, or to read.
     pub(super) busy: Vec<Rc<Ep>>,
+    /// Which of them has read last.
+    turn: usize,
 }
 
 impl Core {
@@ -110,25 +112,39 @@ impl Core {
 
     /// Whether data is still to be read: nobody tells of that.
     pub(super) fn has_fetches(&self) -> bool {
-        self.busy.iter().any(|ep| {
-            let state = ep.state.borrow();
-            !state.is_idle() && state.is_empty()
-        })
+        self.busy.iter().any(|ep| ep.state.borrow().has_fetches())
     }
 
-    /// Sends what there is room for, and reads some of what is to be read. Answers how often it has read.
-    pub(crate) fn pump(&mut self, ifaces: &mut [Box<dyn Iface>]) -> usize {
-        let Self { busy, done, closing, events, .. } = self;
-        let mut read = 0;
+    /// Reads a part of what is to be read, of one endpoint after the other. Answers whether there was any.
+    pub(super) fn fetch(&mut self) -> bool {
+        let count = self.busy.len();
+        let turn = |by: usize| (self.turn + by) % count.max(1);
+        let Some(next) = (1..=count).map(turn).find(|at| self.busy[*at].state.borrow().has_fetches()) else {
+            return false;
+        };
+        self.turn = next;
+        let ep = Rc::clone(&self.busy[next]);
+        let read = ep.state.borrow_mut().fetch(&mut self.done);
+        if let Err(Corrupt) = read {
+            self.give_up(&ep);
+        }
+        true
+    }
+
+    /// Sends what one endpoint has to send, as far as there is room.
+    pub(crate) fn pump_one(&mut self, ep: &Rc<Ep>, ifaces: &mut [Box<dyn Iface>]) {
+        let mut state = ep.state.borrow_mut();
+        if state.error.is_none() {
+            state.pump(ep.id, &mut *ifaces[ep.iface], &mut self.done);
+        }
+    }
+
+    /// Sends what there is room for.
+    pub(super) fn pump(&mut self, ifaces: &mut [Box<dyn Iface>]) {
+        let Self { busy, done, closing, .. } = self;
         busy.retain(|ep| {
             let mut state = ep.state.borrow_mut();
             if state.error.is_none() {
-                match state.fetch(done) {
-                    Ok(some) => read += usize::from(some),
-                    Err(Corrupt) => {
-                        events.extend(state.give_up().then(|| Event::Gone(Rc::clone(ep), Gone::Corrupt)))
-                    }
-                }
                 state.pump(ep.id, &mut *ifaces[ep.iface], done);
             }
             let stays = state.error.is_none() && !state.is_idle();
@@ -138,7 +154,6 @@ impl Core {
             }
             stays
         });
-        read
     }
 }
 

@@ -70,6 +70,8 @@ pub(crate) struct WorkerInner {
     handlers: RefCell<Vec<Option<Rc<RefCell<Handler>>>>>,
     /// Progress is being made: a handler may be running.
     in_progress: Cell<bool>,
+    /// Somebody may be waiting for the descriptor: it was armed, and no progress has been made since.
+    is_armed: Cell<bool>,
     sleeper: Sleeper,
     epoll: OwnedFd,
     connect_timeout: Duration,
@@ -135,6 +137,7 @@ impl Context {
             core,
             handlers: RefCell::default(),
             in_progress: Cell::new(false),
+            is_armed: Cell::new(false),
             sleeper,
             epoll,
         });
@@ -199,6 +202,8 @@ impl Worker {
             ep.state.borrow_mut().push_wait(wait.clone());
             core.set_busy(ep);
         }
+        drop(core);
+        self.inner.wake();
         Request::running(&slot)
     }
 
@@ -214,6 +219,18 @@ impl Worker {
 impl WorkerInner {
     pub(crate) fn check_fork(&self) -> Result<(), WorkerError> {
         if self.ctx.is_forked() { Err(WorkerError::Forked) } else { Ok(()) }
+    }
+
+    /// Wakes who waits for the descriptor: there is something to do that no peer tells of.
+    #[inline]
+    pub(crate) fn wake(&self) {
+        if self.is_armed.replace(false) {
+            self.sleeper.ring();
+        }
+    }
+
+    pub(crate) fn transport(&self, ep: &Ep) -> &'static str {
+        self.lanes[ep.iface].name
     }
 
     pub(crate) fn info(&self, ep: &Ep) -> EpInfo {
@@ -245,7 +262,8 @@ impl WorkerInner {
 
     /// Whether so many bytes that a peer has announced are read where it has them: they can be, and it costs less.
     pub(crate) fn is_read(&self, ep: &Ep, len: u64) -> bool {
-        let Some(reader) = &self.reader else { return false };
+        // A fork's child has not the memory that both sides share.
+        let Some(reader) = self.reader.as_ref().filter(|_| !self.ctx.is_forked()) else { return false };
         if proto::data(len, self.lanes[ep.iface].cost, Some(reader.cost)) == Data::Messages {
             return false;
         }
@@ -264,6 +282,7 @@ impl WorkerInner {
             return 0;
         }
         let _guard = Leaves(&self.in_progress);
+        self.is_armed.set(false);
         let mut all = 0;
         for _ in 0..ROUNDS {
             let found = self.look();
@@ -285,7 +304,8 @@ impl WorkerInner {
             found += iface.progress(&mut Inbox { core: &mut core, iface: index });
         }
         if !core.busy.is_empty() {
-            found += core.pump(&mut ifaces);
+            found += usize::from(core.fetch());
+            core.pump(&mut ifaces);
         }
         found
     }
@@ -364,8 +384,10 @@ impl WorkerInner {
             state.fail(EpError::Closed, &mut core.done);
             state.on_error.take()
         };
-        drop(on_error); // the user's code
+        // Before the user's code, which may make progress: operands are given back then, and the peer may be reading them.
         self.disconnect(ep);
+        self.wake();
+        drop(on_error);
     }
 
     /// Ends the interface's endpoint.

@@ -164,6 +164,11 @@ impl Sleeper {
         self.is_rung() && self.bell.rung.swap(false, Ordering::AcqRel)
     }
 
+    /// Wakes who waits for the descriptor, and nobody who looks for a signal.
+    pub(super) fn ring(&self) {
+        self.bell.bell.ring();
+    }
+
     /// Takes back what woke it.
     fn clear(&self) {
         self.bell.bell.clear();
@@ -297,7 +302,9 @@ impl WorkerInner {
         let mut idle = true;
         self.ifaces.borrow_mut().iter_mut().for_each(|iface| idle &= iface.arm());
         let core = self.core.borrow();
-        idle && !core.has_news() && !core.has_fetches()
+        let is_armed = idle && !core.has_news() && !core.has_fetches();
+        self.is_armed.set(is_armed);
+        is_armed
     }
 
     fn sleep(&self, limit: Option<Duration>, is_woken: impl Fn() -> bool) -> Result<(), WorkerError> {

@@ -17,6 +17,7 @@ fn child(
     thread: (Remote, Resident<u8>),
 ) -> String {
     let Side { worker, ep, .. } = side;
+    assert!(format!("{ep:?}").contains("Forked") && ep.info().lanes.len() == 1);
     let told = [
         ep.am_send(COUNT, b"", vec![1]).into_result().unwrap().unwrap_err().status(),
         ep.am_send(COUNT, b"", vec![1; 100_000]).into_result().unwrap().unwrap_err().status(),

@@ -2,11 +2,13 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use testkit::{Child, Role, role};
 use ucp::{
-    AmFlags, AmMessage, CloseMode, Context, Destination, LaneUse, MemMap, RawMem, Request, Status, Worker,
+    AccessError, AmFlags, AmMessage, CloseMode, Context, Destination, Endpoint, LaneUse, Local, MemMap,
+    RawMem, Request, Source, Status, TransferError, Worker,
 };
 use ucs::mem::Mapping;
 
@@ -39,7 +41,7 @@ fn bytes(len: usize) -> Vec<u8> {
 /// uses the memory for other things.
 pub fn sender() {
     let ctx = roles::context_of(&role::args()[0]);
-    let worker = ctx.worker().unwrap();
+    let worker = Rc::new(ctx.worker().unwrap());
     let ep = worker.connect(&role::recv()).unwrap();
     let mut given: Option<Request<Vec<u8>>> = None;
     while let Some(order) = role::try_recv() {
@@ -60,6 +62,10 @@ pub fn sender() {
             std::mem::forget(buffer);
             continue;
         }
+        if order == b"give up by a callback" {
+            given_up_by_a_callback(&worker, &ep, given.take().unwrap());
+            continue;
+        }
         let (kind, len) = order.split_first().unwrap();
         let len = usize::from_le_bytes(len.try_into().unwrap());
         let send = |status: Result<(), Status>| role::send(&[status.err().unwrap_or(Status::Ok) as u8]);
@@ -77,6 +83,11 @@ pub fn sender() {
                 drop(memory);
                 send(ended(&worker, request));
             }
+            None if *kind == INLINE => {
+                let request = send_inline(&ep);
+                overwrite_the_stack();
+                send(ended(&worker, request));
+            }
             None => {
                 given = Some(ep.am_send(TAKE, b"h", bytes(len)));
                 worker.progress();
@@ -84,6 +95,52 @@ pub fn sender() {
             }
         }
     }
+}
+
+/// An order to send bytes that the operand holds itself, and that move with it.
+const INLINE: u8 = 8;
+/// An order to announce bytes, and to wait for another one.
+const ANNOUNCE: u8 = 9;
+
+struct Inline([u8; 100_000]);
+
+impl Source for Inline {
+    fn local(&self) -> Local<'_> {
+        Local::bytes(&self.0)
+    }
+}
+
+#[inline(never)]
+fn send_inline(ep: &Endpoint) -> Request<Inline> {
+    let mut data = Inline([0; 100_000]);
+    data.0.copy_from_slice(&bytes(100_000));
+    ep.am_send_with(AmFlags::RNDV, TAKE, b"h", data)
+}
+
+#[inline(never)]
+fn overwrite_the_stack() {
+    std::hint::black_box(&mut [0x55_u8; 600_000]);
+}
+
+/// Closes by force, and what the handler of errors holds makes progress and takes the operand when it is dropped.
+fn given_up_by_a_callback(worker: &Rc<Worker>, ep: &Endpoint, request: Request<Vec<u8>>) {
+    struct OnDrop<F: FnMut()>(F);
+    impl<F: FnMut()> Drop for OnDrop<F> {
+        fn drop(&mut self) {
+            (self.0)();
+        }
+    }
+    let (worker, mut request) = (Rc::clone(worker), Some(request));
+    let on_drop = OnDrop(move || {
+        worker.progress();
+        let ended = request.take().unwrap().into_result();
+        let mut buffer = ended.expect("it has ended").unwrap_err().operand;
+        buffer.fill(0xee);
+        role::send(b"given up");
+        let _go_on = role::recv();
+    });
+    ep.on_error(move |_| drop(on_drop));
+    let _closed = ep.clone().close(CloseMode::Force);
 }
 
 /// The addresses of a mapping, whoever unmaps it.
@@ -140,7 +197,7 @@ impl Pair {
         let end = Instant::now() + PATIENCE;
         loop {
             self.worker.progress();
-            if let Ok(verdict) = self.sender.try_recv(std::time::Duration::from_millis(1)) {
+            if let Ok(verdict) = self.sender.try_recv(Duration::from_millis(1)) {
                 return verdict[0];
             }
             assert!(Instant::now() < end, "the sender's operation does not end");
@@ -205,7 +262,7 @@ pub fn memory_that_is_not_there_fails_the_operation_on_both_sides() {
         for len in [8 << 10, 3 << 20] {
             let message = pair.announce(2, len);
             let (status, _) = pair.take(message, vec![0; len]).unwrap_err();
-            assert_eq!(status, ucp::TransferError::Aborted.status(), "{tls}");
+            assert_eq!(status, TransferError::Aborted.status(), "{tls}");
             assert_ne!(pair.verdict(), 0, "{tls}: the sender's own memory");
 
             let message = pair.announce(0, len);
@@ -231,7 +288,7 @@ pub fn memory_that_is_not_there_fails_the_operation_on_both_sides() {
 pub fn what_its_sender_has_given_up_is_not_taken() {
     for len in [100_000, 5 << 20] {
         let mut pair = Pair::new("sm");
-        let message = pair.announce(9, len);
+        let message = pair.announce(usize::from(ANNOUNCE), len);
         assert!(is_read(&message));
         let _announced = pair.sender.recv();
         assert_eq!(pair.sender.request(b"give up"), b"given up");
@@ -241,5 +298,131 @@ pub fn what_its_sender_has_given_up_is_not_taken() {
             other => panic!("other bytes were taken for those announced: {:?}", other.map(|bytes| bytes[0])),
         };
         assert_eq!(error.status(), Status::ConnectionReset);
+    }
+}
+
+/// As above, by what runs within the call that closes.
+pub fn operands_come_back_only_when_the_peer_was_told() {
+    let mut pair = Pair::new("sm");
+    let message = pair.announce(usize::from(ANNOUNCE), 100_000);
+    assert!(is_read(&message));
+    let _announced = pair.sender.recv();
+    assert_eq!(pair.sender.request(b"give up by a callback"), b"given up");
+    let request = message.recv_data(vec![0; 100_000]);
+    let taken = pair.worker.wait(request, Duration::from_secs(5));
+    pair.sender.send(b"go on");
+    assert!(matches!(taken, Err(ucp::WaitError::Failed(error)) if error.status() == Status::ConnectionReset));
+}
+
+/// An operand may hold its bytes itself: they are read where it lies, not where it was.
+pub fn operands_that_move_are_read_where_they_stay() {
+    for tls in ["posix", "sm"] {
+        let mut pair = Pair::new(tls);
+        let message = pair.announce(usize::from(INLINE), 100_000);
+        assert!(pair.take(message, vec![0; 100_000]).unwrap() == bytes(100_000), "{tls}");
+        assert_eq!(pair.verdict(), 0, "{tls}");
+    }
+}
+
+fn is_readable(worker: &Worker, limit: Duration) -> bool {
+    let limit = Timespec::try_from(limit).unwrap();
+    poll(&mut [PollFd::new(worker, PollFlags::IN)], Some(&limit)).unwrap() > 0
+}
+
+/// Who waits for the descriptor is woken by what was posted meanwhile, where no peer tells of it.
+pub fn what_is_posted_while_the_worker_is_armed_wakes_it() {
+    let mut pair = Pair::new("sm");
+    for len in [100_000, 3 << 20] {
+        let message = pair.announce(0, len);
+        let end = Instant::now() + PATIENCE;
+        while !pair.worker.arm() {
+            pair.worker.progress();
+            assert!(Instant::now() < end);
+        }
+        assert!(!is_readable(&pair.worker, Duration::from_millis(50)));
+        let request = message.recv_data(vec![0; len]);
+        while !request.is_ended() {
+            // As long as there is something left to read, nobody need wait; then the descriptor tells.
+            assert!(is_readable(&pair.worker, Duration::from_secs(5)) || !pair.worker.arm(), "{len} bytes");
+            pair.worker.progress();
+            let _ = pair.worker.arm();
+        }
+        assert!(request.into_result().unwrap().unwrap() == bytes(len));
+        assert_eq!(pair.verdict(), 0);
+    }
+}
+
+/// Also when something waits for room, which its peer will perhaps not make before it has been read.
+pub fn data_that_is_left_to_be_read_keeps_the_worker_awake() {
+    let mut pair = Pair::new("sm");
+    let len = 64 << 20;
+    let message = pair.announce(usize::from(ANNOUNCE), len);
+    let _announced = pair.sender.recv(); // it takes nothing from here on
+    let reply = message.reply();
+    let mut sent = Vec::new();
+    while sent.last().is_none_or(Request::is_ended) {
+        sent.push(reply.am_send(7, b"", vec![1; 30_000]));
+    }
+    let request = message.recv_data(vec![0; len]);
+    pair.worker.progress();
+    assert!(!request.is_ended(), "a part at a time");
+    assert!(!pair.worker.arm());
+    assert!(pair.worker.wait(request, PATIENCE).unwrap() == bytes(len));
+}
+
+/// What could not be used is told with the bytes that were moved before, of all.
+pub fn errors_tell_how_much_had_come() {
+    let mut pair = Pair::new("sm");
+    let (len, hole) = (3 << 20, (2 << 20) + (512 << 10));
+    let message = pair.announce(usize::from(ANNOUNCE), len);
+    let _announced = pair.sender.recv();
+    let memory = Mapping::anonymous(len).unwrap();
+    protect(&memory, hole);
+    let request = message.recv_data(raw(&memory));
+    let Err(ucp::WaitError::Failed(error)) = pair.worker.wait(request, PATIENCE) else {
+        panic!("there is a hole")
+    };
+    let TransferError::Access(AccessError::Operand { done, .. }) = error.error else { panic!("{error}") };
+    assert_eq!(done, hole as u64);
+}
+
+#[allow(unsafe_code)]
+fn protect(memory: &Mapping, at: usize) {
+    // SAFETY: nobody else uses the page.
+    let done = unsafe { libc::mprotect(memory.bytes().as_ptr().add(at).cast(), 4096, libc::PROT_NONE) };
+    assert_eq!(done, 0);
+}
+
+/// Connects many times, and announces a mebibyte by each.
+pub fn many() {
+    let worker = roles::context_of("sm").worker().unwrap();
+    let address = role::recv();
+    let eps: Vec<_> = (0..20).map(|_| worker.connect(&address).unwrap()).collect();
+    let _sent: Vec<_> = eps.iter().map(|ep| ep.am_send(TAKE, b"h", bytes(1 << 20))).collect();
+    role::send(b"announced");
+    while role::try_recv().is_some() {}
+}
+
+/// However many endpoints have data to be read: a call reads some of it, and of all of them in the end.
+pub fn one_call_reads_a_bounded_part_of_what_many_announce() {
+    let worker = roles::context_of("sm").worker().unwrap();
+    let requests: Rc<RefCell<Vec<Request<Vec<u8>>>>> = Rc::default();
+    let into = Rc::clone(&requests);
+    let take = move |message: AmMessage| into.borrow_mut().push(message.recv_data(vec![0; 1 << 20]));
+    worker.am_handler(TAKE, take).unwrap();
+    let mut sender = Role::new("rendezvous::many").start();
+    sender.send(worker.address().unwrap().as_bytes());
+    let _announced = sender.recv();
+    let ended = || requests.borrow().iter().filter(|request| request.is_ended()).count();
+    let (mut before, end) = (0, Instant::now() + PATIENCE);
+    while before < 20 {
+        worker.progress();
+        let now = ended();
+        assert!(now - before <= 5, "{} mebibytes in one call", now - before);
+        before = now;
+        assert!(Instant::now() < end, "{before} of 20 have come");
+    }
+    for request in requests.take() {
+        assert!(request.into_result().unwrap().unwrap() == bytes(1 << 20));
     }
 }

@@ -28,7 +28,9 @@ pub fn host_at_limits() {
         tell("fsize at pack", &error, error.status(), &error.remedy());
     });
     let region = map(4096).unwrap();
-    region.memh_pack().unwrap();
+    // The service thread has answered: a thread that starts needs address space, too.
+    let handle = region.memh_pack().unwrap();
+    drop(context().mem_import(handle.as_bytes()).unwrap());
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: u64 = statm.split(' ').next().unwrap().parse().unwrap();
     with_rlimit(Resource::As, pages * 4096 + (64 << 20), || {

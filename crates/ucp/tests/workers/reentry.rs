@@ -286,3 +286,23 @@ fn sent_and_closed_before_the_peer_has_looked() {
         pair.until("both", || seen.get() == 2);
     }
 }
+
+/// The peer hears of the end also where what the handler of errors holds panics when it is dropped.
+#[test]
+fn a_panic_within_a_forced_close_is_after_the_peer_was_told() {
+    let pair = Pair::new("shm");
+    let told = Rc::new(Cell::new(false));
+    let tell = Rc::clone(&told);
+    let on_message = move |message: AmMessage| {
+        let tell = Rc::clone(&tell);
+        message.reply().on_error(move |_| tell.set(true));
+    };
+    pair.b().am_handler(1, on_message).unwrap();
+    assert!(pair.ep.am_send(1, b"", vec![1; 10]).is_ended());
+    pair.progress();
+    let guard = OnDrop(|| panics());
+    pair.ep.on_error(move |_| drop(guard));
+    let ep = pair.ep.clone();
+    assert!(catch_unwind(AssertUnwindSafe(move || drop(ep.close(CloseMode::Force)))).is_err());
+    pair.until("the end", || told.get());
+}

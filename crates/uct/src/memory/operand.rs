@@ -257,7 +257,9 @@ impl<'a> Local<'a> {
         }
         match &self.place {
             Place::Imported(imported) => imported.with_pieces(good, |copy| self.through(copy, &mut each)),
-            _ => pieces::with(self.len().min(good), |copy| self.through(copy, &mut each)),
+            Place::Mem(..) => pieces::with(self.len().min(good), |copy| self.through(copy, &mut each)),
+            // Page by page: so it is told where they end.
+            _ => self.through(&mut [0; pieces::SHORT], &mut each),
         }
     }
 
@@ -456,7 +458,8 @@ impl<'a> LocalMut<'a> {
         }
         match self.place {
             PlaceMut::Imported(imported) => imported.with_pieces(good, |copy| self.through(copy, &mut each)),
-            _ => pieces::with(self.len().min(good), |copy| self.through(copy, &mut each)),
+            PlaceMut::Mem(..) => pieces::with(self.len().min(good), |copy| self.through(copy, &mut each)),
+            _ => self.through(&mut [0; pieces::SHORT], &mut each),
         }
     }
 

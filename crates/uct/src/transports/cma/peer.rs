@@ -1,5 +1,7 @@
 //! The memory of a peer of an endpoint, read by its addresses.
 
+use rustix::io::Errno;
+
 use super::md::Nonces;
 use super::transfer::{Nonce, Stopped, Target, Why};
 use crate::api::PeerMemory;
@@ -39,7 +41,10 @@ impl CmaPeer {
         self.target.read(nonce, address, dst, 0).map_err(|Stopped { why, .. }| match why {
             Why::Fault => AccessError::Stale { done: 0, why: StaleReason::Unmapped },
             Why::AnotherProcess => gone,
-            Why::Errno(_) => AccessError::Unsupported { why: "the kernel refuses process_vm_readv" },
+            Why::Errno(Errno::PERM | Errno::ACCESS | Errno::NOSYS) => {
+                AccessError::Unsupported { why: "the kernel refuses process_vm_readv" }
+            }
+            Why::Errno(_) => AccessError::Stale { done: 0, why: StaleReason::Unmapped }, // this time
         })
     }
 }

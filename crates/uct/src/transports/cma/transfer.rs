@@ -75,7 +75,7 @@ impl Target {
         mut done: usize,
     ) -> Result<(), Stopped> {
         while done < dst.len() {
-            let from = self.address.wrapping_add(offset + done as u64);
+            let from = self.address.wrapping_add(offset).wrapping_add(done as u64);
             let mut seen = [0; NONCE_LEN];
             let moved = vm::read_with_nonce(self.pid, (nonce.at, &mut seen), from, &mut dst[done..]);
             if moved.is_ok() && u64::from_ne_bytes(seen) != nonce.value {
@@ -105,7 +105,7 @@ impl Target {
         fence(Ordering::Release);
         while done < src.len() {
             self.probe(nonce).map_err(|why| Stopped { done, why })?;
-            let to = self.address.wrapping_add(offset + done as u64);
+            let to = self.address.wrapping_add(offset).wrapping_add(done as u64);
             // SAFETY: where it is this process, the range is a region's that may be written (module rule).
             match unsafe { vm::write(self.pid, to, &src[done..]) } {
                 Ok(0) | Err(Errno::FAULT) => return Err(Stopped { done, why: Why::Fault }),
