@@ -170,7 +170,7 @@ mod loom_models {
         model(super::close, |_| true);
     }
 
-    /// The memory is used first, and then it is told.
+    /// Both sides without their fences.
     #[test]
     #[should_panic = "other bytes are taken"]
     fn loom_guard_without_its_fences_what_was_given_up_is_taken() {

@@ -59,7 +59,7 @@ pub(crate) fn data(len: u64, message: LinearCost, read: Option<LinearCost>) -> D
     }
 }
 
-/// From how many bytes on announced data is read; `None`: never, whatever the size.
+/// From how many bytes on announced data is read; `None`: long data is not.
 pub(crate) fn read_from(message: LinearCost, read: LinearCost) -> Option<u64> {
     least(|len| data(len, message, Some(read)) == Data::Read)
 }

@@ -388,8 +388,9 @@ pub fn errors_tell_how_much_had_come() {
 
 #[allow(unsafe_code)]
 fn protect(memory: &Mapping, at: usize) {
-    // SAFETY: nobody else uses the page.
-    let done = unsafe { libc::mprotect(memory.bytes().as_ptr().add(at).cast(), 4096, libc::PROT_NONE) };
+    let page = memory.bytes().as_ptr().wrapping_add(at).cast();
+    // SAFETY: it lies within the mapping, and nobody else uses it.
+    let done = unsafe { libc::mprotect(page, 4096, libc::PROT_NONE) };
     assert_eq!(done, 0);
 }
 

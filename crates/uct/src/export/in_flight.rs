@@ -1,13 +1,14 @@
 //! The protocol between an access and a revocation, over single words.
 //!
-//! Generic over [`Word`], so that loom checks the code that runs. It is Dekker's scheme: each side writes its word, then
+//! Generic over [`Word`], so that loom checks the code that runs, with a fence more: see below. It is Dekker's scheme: each side writes its word, then
 //! reads the other's. At least one of the two sees the other: either the access finds the epoch moved and does not begin, or the
 //! revocation finds the access announced and waits.
 //!
 //! The revocation has a fence in between; the access, of which there are many, does both with sequentially consistent order, which
 //! is one locked instruction less. There is one order S of these accesses and the fence (C++20, \[atomics.order\], 3 and 4). An access
 //! that finds the old epoch has read it before the fence in S, and announced itself before that; what the revocation reads after the
-//! fence is then the announcement, or what came later.
+//! fence is then the announcement, or what came later. Loom takes all accesses for acquire and release ones: there the access has a
+//! fence, too, and the order is not checked.
 
 use ucs::sync::{Ordering, Word, fence};
 

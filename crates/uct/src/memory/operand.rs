@@ -23,7 +23,8 @@ use super::{AccessError, DeniedReason, LocalMem, OperandReason, RawMem, StaleRea
 ///
 /// All [`StableBuf`](super::StableBuf)s are: vectors, boxes, static slices, `Arc<[u8]>`; so is [`RawMem`], and in `ucp` a part of an import.
 pub trait Source: Send + Sync + 'static {
-    /// Its bytes. Asked for once per operation; the value is not touched until that has ended.
+    /// Its bytes. Asked for again and again while an operation goes on: always the same ones, where they are, as long as the value does not
+    /// move. Otherwise the value is not touched until the operation has ended.
     fn local(&self) -> Local<'_>;
 
     /// Whether there are such bytes in this process; asked before them.
@@ -39,7 +40,8 @@ pub trait Source: Send + Sync + 'static {
 ///
 /// All [`StableBufMut`](super::StableBufMut)s are: vectors and boxes; so is [`RawMem`], and in `ucp` a part of an import.
 pub trait Destination: Send + Sync + 'static {
-    /// Its bytes. Asked for once per operation; the value is not touched until that has ended.
+    /// Its bytes. Asked for again and again while an operation goes on: always the same ones, where they are, as long as the value does not
+    /// move. Otherwise the value is not touched until the operation has ended.
     fn local_mut(&mut self) -> LocalMut<'_>;
 
     /// Whether there are such bytes in this process; asked before them.

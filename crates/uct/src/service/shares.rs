@@ -8,8 +8,8 @@ use parking_lot::Mutex;
 use ucs::fork::{self, Generation};
 use ucs::mem::Limit;
 
-/// Of the descriptors that this process may have, one in so many connections are let come: each takes two, a socket and a pidfd. So at
-/// least half of the descriptors stay for all else.
+/// Of the descriptors that this process may have, one in so many connections are let come: each takes two, a socket and a pidfd. So one
+/// worker leaves half of the descriptors for all else.
 const FILES: u64 = 4;
 
 /// The connections that one worker lets come.
