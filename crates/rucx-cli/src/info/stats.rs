@@ -107,8 +107,8 @@ mod tests {
         let look_ups = (BUFFERS * LOOK_UPS) as u64;
         assert_eq!(of("rcache", "gets"), look_ups);
         assert_eq!(of("rcache", "hits") + of("rcache", "misses") + of("rcache", "one_shots"), look_ups);
-        // Where nothing tells of changes, all are for one use.
-        assert!(of("rcache", "hits") > look_ups / 2 || of("rcache", "one_shots") == look_ups);
+        // Where nothing tells of changes, they are for one use.
+        assert!(of("rcache", "hits") + of("rcache", "one_shots") > look_ups / 2);
         assert!(of("monitor", "unmapped") <= of("monitor", "watches") + 1000);
         assert!(done.figures.iter().all(|one| !one.doc.is_empty() && one.doc.len() < 120));
     }
