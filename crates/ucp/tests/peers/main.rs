@@ -17,7 +17,7 @@ fn main() -> std::process::ExitCode {
             faults::stopped_in_each_phase => .secs(120), faults::the_same_worker_connects_to_the_next_peer,
             faults::connecting_to_a_stopped_peer_is_bounded, faults::a_fork_s_child_keeps_nothing_alive,
             rendezvous::data_comes_whole_by_messages_and_by_reading => .secs(120),
-            rendezvous::memory_that_is_not_there_fails_the_operation_on_both_sides,
+            rendezvous::memory_that_cannot_be_used_fails_the_operation_on_both_sides,
             rendezvous::what_its_sender_has_given_up_is_not_taken,
             rendezvous::operands_come_back_only_when_the_peer_was_told,
             rendezvous::operands_that_move_are_read_where_they_stay,

@@ -22,11 +22,11 @@ const TAKE: u16 = 1;
 enum Kind {
     Owned,
     Region,
-    /// Memory that is unmapped as soon as it was announced.
-    Unmapped,
+    /// Memory that may not be used.
+    Forbidden,
 }
 
-const KINDS: [Kind; 3] = [Kind::Owned, Kind::Region, Kind::Unmapped];
+const KINDS: [Kind; 3] = [Kind::Owned, Kind::Region, Kind::Forbidden];
 
 /// Byte `at` of what is sent.
 fn byte(at: usize) -> u8 {
@@ -77,11 +77,9 @@ pub fn sender() {
                 let slice = region.slice(..).unwrap();
                 send(ended(&worker, ep.am_send_with(AmFlags::RNDV, TAKE, b"h", slice)));
             }
-            Some(Kind::Unmapped) => {
-                let memory = Mapping::anonymous(len).unwrap();
-                let request = ep.am_send_with(AmFlags::RNDV, TAKE, b"h", raw(&memory));
-                drop(memory);
-                send(ended(&worker, request));
+            Some(Kind::Forbidden) => {
+                let memory = forbidden(len);
+                send(ended(&worker, ep.am_send_with(AmFlags::RNDV, TAKE, b"h", raw(&memory))));
             }
             None if *kind == INLINE => {
                 let request = send_inline(&ep);
@@ -256,7 +254,7 @@ pub fn data_comes_whole_by_messages_and_by_reading() {
 }
 
 /// Each side hears what became of it, whichever side's memory it is that cannot be used, as long as the data has not all been sent.
-pub fn memory_that_is_not_there_fails_the_operation_on_both_sides() {
+pub fn memory_that_cannot_be_used_fails_the_operation_on_both_sides() {
     for tls in ["posix", "sm"] {
         let mut pair = Pair::new(tls);
         for len in [8 << 10, 3 << 20] {
@@ -266,10 +264,8 @@ pub fn memory_that_is_not_there_fails_the_operation_on_both_sides() {
             assert_ne!(pair.verdict(), 0, "{tls}: the sender's own memory");
 
             let message = pair.announce(0, len);
-            let gone = Mapping::anonymous(len).unwrap();
-            let operand = raw(&gone);
-            drop(gone);
-            assert!(pair.take(message, operand).is_err(), "{tls}: the receiver's memory");
+            let memory = forbidden(len);
+            assert!(pair.take(message, raw(&memory)).is_err(), "{tls}: the receiver's memory");
             // By messages all of it has been sent: what becomes of it then, the sender does not hear.
             let expected = if tls == "sm" { Status::Rejected } else { Status::Ok };
             assert_eq!(pair.verdict(), expected as u8, "{tls}");
@@ -377,7 +373,7 @@ pub fn errors_tell_how_much_had_come() {
     let message = pair.announce(usize::from(ANNOUNCE), len);
     let _announced = pair.sender.recv();
     let memory = Mapping::anonymous(len).unwrap();
-    protect(&memory, hole);
+    protect(&memory, hole, 4096);
     let request = message.recv_data(raw(&memory));
     let Err(ucp::WaitError::Failed(error)) = pair.worker.wait(request, PATIENCE) else {
         panic!("there is a hole")
@@ -386,11 +382,18 @@ pub fn errors_tell_how_much_had_come() {
     assert_eq!(done, hole as u64);
 }
 
+/// Memory that nobody may use.
+fn forbidden(len: usize) -> Mapping {
+    let memory = Mapping::anonymous(len).unwrap();
+    protect(&memory, 0, len);
+    memory
+}
+
 #[allow(unsafe_code)]
-fn protect(memory: &Mapping, at: usize) {
-    let page = memory.bytes().as_ptr().wrapping_add(at).cast();
+fn protect(memory: &Mapping, at: usize, len: usize) {
+    let start = memory.bytes().as_ptr().wrapping_add(at).cast();
     // SAFETY: it lies within the mapping, and nobody else uses it.
-    let done = unsafe { libc::mprotect(page, 4096, libc::PROT_NONE) };
+    let done = unsafe { libc::mprotect(start, len, libc::PROT_NONE) };
     assert_eq!(done, 0);
 }
 
