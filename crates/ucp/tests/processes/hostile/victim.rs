@@ -172,7 +172,9 @@ fn settle(worker: &Worker, books: &Shared) -> String {
         let mut now = books.borrow_mut();
         now.requests.retain(|request| !request.is_ended());
         now.flushes.retain(|request| !request.is_ended());
-        let left = (now.requests.len(), now.flushes.len(), now.peers.len() - now.errors.len());
+        // A peer may have asked twice to be talked to: it is there twice then, and fails once.
+        let alive = now.peers.iter().filter(|peer| peer.check().is_ok()).count();
+        let left = (now.requests.len(), now.flushes.len(), alive);
         if left == (0, 0, 0) {
             break;
         }
