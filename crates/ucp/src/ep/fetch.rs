@@ -29,10 +29,10 @@ pub(crate) enum Reach {
 #[derive(Debug)]
 pub(crate) struct Fetch {
     /// The peer's number of it.
-    pub(super) request: u32,
+    request: u32,
     /// Where the peer has it.
-    pub(super) address: u64,
-    pub(super) length: usize,
+    address: u64,
+    length: usize,
     pub(super) op: Box<dyn ReceiveOp>,
     /// Bytes that have been read.
     done: usize,
@@ -59,16 +59,18 @@ impl Fetch {
 }
 
 impl State {
-    /// Reads a part of the first of what is to be read. Answers whether there was any.
-    pub(crate) fn fetch(&mut self, done: &mut VecDeque<Done>) -> Result<bool, Corrupt> {
-        let Some(fetch) = self.fetches.front_mut() else { return Ok(false) };
+    /// Reads a part of the first of what is to be read.
+    pub(crate) fn fetch(&mut self, done: &mut VecDeque<Done>) -> Result<(), Corrupt> {
+        let Some(mut fetch) = self.fetches.pop_front() else { return Ok(()) };
         let result = match &mut self.reach {
             Reach::By(memory) => fetch.step(&mut **memory),
             _ => Err(AccessError::Unsupported { why: "the peer's memory cannot be read" }),
         };
-        let is_over = fetch.done == fetch.length;
         let ended = match result {
-            Ok(()) if !is_over => return Ok(true),
+            Ok(()) if fetch.done < fetch.length => {
+                self.fetches.push_front(fetch);
+                return Ok(());
+            }
             Ok(()) => Ok(()),
             Err(error @ (AccessError::Operand { .. } | AccessError::Bounds(_))) => Err(error),
             // The peer sends it, or says why not.
@@ -77,16 +79,12 @@ impl State {
                 if !matches!(error, AccessError::Stale { .. }) {
                     self.reach = Reach::Never;
                 }
-                let Some(Fetch { request, length, op, .. }) = self.fetches.pop_front() else {
-                    return Ok(false);
-                };
-                return self.receive(request, length, op).map(|()| true);
+                return self.receive(fetch.request, fetch.length, fetch.op);
             }
         };
-        let Some(Fetch { request, op, .. }) = self.fetches.pop_front() else { return Ok(false) };
         let status = ended.as_ref().map_or_else(AccessError::status, |()| Status::Ok);
-        done.push_back((AnyOp::Receive(op), ended.map_err(Into::into)));
-        self.answer(Kind::Drop, Pair(request, status as u32)).map(|()| true)
+        done.push_back((AnyOp::Receive(fetch.op), ended.map_err(Into::into)));
+        self.answer(Kind::Drop, Pair(fetch.request, status as u32))
     }
 }
 

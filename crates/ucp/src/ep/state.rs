@@ -143,7 +143,7 @@ impl State {
     /// Whether there is nothing to be done for it.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
-        self.is_empty() && self.fetches.is_empty()
+        self.is_empty() && !self.has_fetches()
     }
 
     /// Whether data is still to be read.
