@@ -5,6 +5,7 @@
 //! The list is the library's, with as many devices as it says, until it is given back: once, when the value is dropped.
 #![allow(unsafe_code)]
 
+use core::ffi::CStr;
 use core::ptr::NonNull;
 use core::slice;
 use std::io;
@@ -84,6 +85,18 @@ impl DeviceList {
             None => &[],
         }
     }
+
+    /// Their names: `mlx5_0`, `rxe0`.
+    pub fn names(&self) -> Vec<String> {
+        let Some((library, _)) = self.list else { return Vec::new() };
+        let name = |device: &*mut ibv_device| {
+            // SAFETY: a device of the list, which is not given back yet.
+            let name = unsafe { library.ibv_get_device_name(*device) };
+            // SAFETY: a string of the device's, which lives as long as the list.
+            unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
+        };
+        self.devices().iter().map(name).collect()
+    }
 }
 
 impl Drop for DeviceList {
@@ -97,8 +110,6 @@ impl Drop for DeviceList {
 
 #[cfg(test)]
 mod tests {
-    use core::ffi::CStr;
-
     use super::*;
 
     #[test]
@@ -107,12 +118,8 @@ mod tests {
         let class = std::fs::read_dir("/sys/class/infiniband_verbs").into_iter().flatten().flatten();
         let nodes = class.filter(|entry| entry.file_name().to_string_lossy().starts_with("uverbs")).count();
         assert!(list.devices().len() <= nodes, "{} devices, {nodes} nodes", list.devices().len());
-        for &device in list.devices() {
-            let library = Library::open().unwrap();
-            // SAFETY: a device of the list.
-            let name = unsafe { library.ibv_get_device_name(device) };
-            // SAFETY: a string of the device's.
-            assert!(!unsafe { CStr::from_ptr(name) }.is_empty());
-        }
+        let names = list.names();
+        assert_eq!(names.len(), list.devices().len());
+        assert!(names.iter().all(|name| !name.is_empty()), "{names:?}");
     }
 }

@@ -3,9 +3,7 @@
 //! A test binary is a `[[test]]` of this package with `required-features = ["guest"]`, or one of any other package; its row is in
 //! `TESTS` of `xtask/src/rxe/guest.rs`.
 
-#![deny(unsafe_code)]
-
-pub mod verbs;
+#![forbid(unsafe_code)]
 
 use std::io;
 use std::net::Ipv6Addr;
