@@ -9,8 +9,6 @@
 //! are from each other, which `rucx perf` shows. Targets in nanoseconds are figures of C UCX on a machine of this kind, where a side does
 //! all of it alone.
 
-#![allow(clippy::print_stdout)]
-
 mod bare;
 mod connections;
 mod idle;
@@ -23,8 +21,8 @@ mod world;
 
 use std::process::ExitCode;
 
-use rucx_benches::Options;
 use rucx_benches::rows::Rows;
+use rucx_benches::{Command, Options, command};
 
 const HELP: &str = "\
 What workers and endpoints cost, each operation beside a reference that runs by turns with it.
@@ -42,29 +40,12 @@ What workers and endpoints cost, each operation beside a reference that runs by 
   --help                     this";
 
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
-    let verdict = match words.first().map_or("", String::as_str) {
-        "--help" | "-h" => {
-            println!("{HELP}");
-            Ok(())
-        }
-        "--count-instructions" => instructions::repeat(&words[1..]),
-        "--instructions" => instructions::compare(&words[1..]),
-        _ => measure(words),
-    };
-    match verdict {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(why) => {
-            println!("{why}");
-            ExitCode::FAILURE
-        }
-    }
+    let (repeat, compare) = (instructions::repeat, instructions::compare);
+    Command { help: HELP, repeat, compare, measure }.run()
 }
 
 fn measure(mut words: Vec<String>) -> Result<(), String> {
-    let all = words.len();
-    words.retain(|word| word != "--pin");
-    if words.len() < all {
+    if command::take_pin(&mut words) {
         processors::pin()?;
     }
     let options = Options::parse(words)?;
@@ -75,11 +56,6 @@ fn measure(mut words: Vec<String>) -> Result<(), String> {
     memory::measure(&mut rows);
     messages::measure(&mut rows);
     idle::measure(&mut rows);
-    let standings = rows.into_standings();
-    if json {
-        println!("{}", standings.to_json());
-    } else {
-        println!("{standings}");
-    }
+    command::print(&rows.into_standings(), json);
     Ok(())
 }

@@ -7,8 +7,6 @@
 //!
 //! Exporter and importer are two processes: the benchmark starts itself again as whichever the rows need beside it.
 
-#![allow(clippy::print_stdout)]
-
 mod access;
 mod bare;
 mod cma;
@@ -21,7 +19,7 @@ mod rows;
 
 use std::process::ExitCode;
 
-use rucx_benches::Options;
+use rucx_benches::{Command, Options, command};
 
 const HELP: &str = "\
 What exported memory costs, each operation beside a reference that runs by turns with it.
@@ -39,31 +37,16 @@ What exported memory costs, each operation beside a reference that runs by turns
   --help                     this";
 
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
-    let first = words.first().map_or("", String::as_str);
-    let verdict = match first {
-        roles::FLAG => roles::run(&words[1..]),
-        "--help" | "-h" => {
-            println!("{HELP}");
-            Ok(())
-        }
-        "--count-instructions" => instructions::repeat(&words[1..]),
-        "--instructions" => instructions::compare(&words[1..]),
-        _ => measure(words),
-    };
-    match verdict {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(why) => {
-            println!("{why}");
-            ExitCode::FAILURE
-        }
+    let words = command::words();
+    if words.first().is_some_and(|word| word == roles::FLAG) {
+        return command::ended(roles::run(&words[1..]));
     }
+    let (repeat, compare) = (instructions::repeat, instructions::compare);
+    Command { help: HELP, repeat, compare, measure }.run()
 }
 
 fn measure(mut words: Vec<String>) -> Result<(), String> {
-    let all = words.len();
-    words.retain(|word| word != "--pin");
-    if words.len() < all {
+    if command::take_pin(&mut words) {
         roles::pin()?;
     }
     let options = Options::parse(words)?;
@@ -74,11 +57,6 @@ fn measure(mut words: Vec<String>) -> Result<(), String> {
     imports::measure(&mut rows);
     access::measure(&mut rows);
     cma::measure(&mut rows);
-    let standings = rows.into_standings();
-    if json {
-        println!("{}", standings.to_json());
-    } else {
-        println!("{standings}");
-    }
+    command::print(&rows.into_standings(), json);
     Ok(())
 }

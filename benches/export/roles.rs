@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
 
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rucx_benches::processors::{self, keep_to};
 use ucp::{Context, Features, MemMap, PackedMemh, read_handle};
 
 use crate::bare;
@@ -24,19 +24,9 @@ static BESIDE: OnceLock<usize> = OnceLock::new();
 
 /// Keeps this process to the first processor it may use, and the one beside it to the last.
 pub(crate) fn pin() -> Result<(), String> {
-    let allowed = sched_getaffinity(None).map_err(|error| format!("sched_getaffinity: {error}"))?;
-    let mut usable = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
-    let (Some(first), Some(last)) = (usable.next(), usable.next_back()) else {
-        return Err("--pin needs two processors".to_owned());
-    };
+    let (_, last) = processors::pin()?;
     let _ = BESIDE.set(last);
-    keep_to(first)
-}
-
-fn keep_to(cpu: usize) -> Result<(), String> {
-    let mut one = CpuSet::new();
-    one.set(cpu);
-    sched_setaffinity(None, &one).map_err(|error| format!("sched_setaffinity: {error}"))
+    Ok(())
 }
 
 /// Runs a role: until its stdin ends, which it does with the benchmark.

@@ -13,7 +13,7 @@ mod world;
 
 use std::process::ExitCode;
 
-use rucx_benches::Options;
+use rucx_benches::{Command, Options};
 
 const HELP: &str = "\
 What the registration cache costs, each operation beside a reference that runs by turns with it.
@@ -30,23 +30,8 @@ What the registration cache costs, each operation beside a reference that runs b
   --help                     this";
 
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
-    let verdict = match words.first().map_or("", String::as_str) {
-        "--help" | "-h" => {
-            println!("{HELP}");
-            Ok(())
-        }
-        "--count-instructions" => instructions::repeat(&words[1..]),
-        "--instructions" => instructions::compare(&words[1..]),
-        _ => measure(words),
-    };
-    match verdict {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(why) => {
-            println!("{why}");
-            ExitCode::FAILURE
-        }
-    }
+    let (repeat, compare) = (instructions::repeat, instructions::compare);
+    Command { help: HELP, repeat, compare, measure }.run()
 }
 
 fn measure(words: Vec<String>) -> Result<(), String> {

@@ -11,15 +11,20 @@
 //! nothing.
 
 #![forbid(unsafe_code)]
+// Its output is for the person who runs it.
+#![allow(clippy::print_stdout)]
 
 pub mod baseline;
+pub mod command;
 pub mod instructions;
 pub mod interleave;
 pub mod options;
+pub mod processors;
 pub mod report;
 pub mod rows;
 pub mod standing;
 
+pub use command::Command;
 pub use interleave::{Comparison, interleave, interleave_timed, timed};
 pub use options::Options;
 pub use report::{Report, Row};
