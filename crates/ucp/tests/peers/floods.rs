@@ -148,7 +148,7 @@ pub fn each_number_of_spare_descriptors() {
     for spare in 0..6 {
         assert_eq!(peer.child.request(format!("starve {spare}").as_bytes()), b"few are left");
         match worker.connect(&peer.address) {
-            Ok(ep) => connected.push((spare, ep)),
+            Ok(ep) => connected.push(ep),
             Err(error) => {
                 let text = error.to_string();
                 let is_told = match error.status() {
@@ -166,7 +166,7 @@ pub fn each_number_of_spare_descriptors() {
         side.round_trip();
         let _ = peer.child.request(b"enough");
     }
-    let spare: Vec<u64> = connected.iter().map(|(spare, _)| *spare).collect();
-    assert!(spare.first().is_some_and(|spare| *spare >= 2), "{spare:?}: a socket and a pidfd at least");
+    // How many suffice can't be told from here: what an earlier attempt took may be given back at any time.
+    assert!(!connected.is_empty(), "not with six spare descriptors");
     side.round_trip();
 }
