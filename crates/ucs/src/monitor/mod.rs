@@ -96,7 +96,7 @@ mod windows;
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
@@ -402,7 +402,7 @@ impl Monitor {
         self.counters.snapshot()
     }
 
-    /// For tests: the handler sleeps that long between reading events and applying them.
+    /// For tests: the handler sleeps that long between reading events and applying them, also where it does so already.
     #[doc(hidden)]
     pub fn slow_down(&self, slowness: Duration) {
         self.slowness.store(u64::try_from(slowness.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
@@ -418,9 +418,13 @@ impl Monitor {
 
     /// What the handler does for [`Monitor::slow_down`].
     fn linger(&self) {
-        let slowness = self.slowness.load(Ordering::Relaxed);
-        if slowness > 0 {
-            std::thread::sleep(Duration::from_nanos(slowness));
+        let slowness = || Duration::from_nanos(self.slowness.load(Ordering::Relaxed));
+        if slowness().is_zero() {
+            return;
+        }
+        let begin = Instant::now();
+        while let Some(left) = slowness().checked_sub(begin.elapsed()).filter(|left| !left.is_zero()) {
+            std::thread::sleep(left.min(Duration::from_millis(10)));
         }
     }
 
