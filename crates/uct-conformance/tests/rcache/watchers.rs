@@ -66,7 +66,7 @@ pub(crate) fn t31_another_userfaultfd() {
 
 /// 33: the handler stands still: nobody waits for it but who unmaps, and all is seen as it is.
 pub(crate) fn t33_the_handler_stands_still() {
-    const ROUNDS: u64 = 1000;
+    const ROUNDS: u64 = 100;
     let world = World::new();
     let memory = Memory::new(2 * LEN);
     world.agree_cached(&memory, 0, 2 * LEN);
