@@ -34,7 +34,7 @@ pub fn flooder() {
 pub fn starve(spare: u64) {
     let fds = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
     let highest = fds.filter_map(|fd| fd.file_name().to_str()?.parse::<u64>().ok()).max().unwrap();
-    with_rlimit(Resource::Nofile, highest + 1 + spare, || {
+    let spent = with_rlimit(Resource::Nofile, highest + 1 + spare, || {
         // What is free below it is taken.
         let null = || std::fs::File::open("/dev/null");
         let mut taken: Vec<_> = std::iter::from_fn(|| null().ok()).collect();
@@ -42,8 +42,10 @@ pub fn starve(spare: u64) {
         let before = cpu_time();
         role::send(b"few are left");
         let _ = role::try_recv();
-        role::send((cpu_time() - before).as_millis().to_string().as_bytes());
+        cpu_time() - before
     });
+    // Now there are descriptors again.
+    role::send(spent.as_millis().to_string().as_bytes());
 }
 
 fn cpu_time() -> Duration {
