@@ -31,7 +31,11 @@ const USAGE: &str =
     "usage: cargo xtask test [--list | --fast | --step NAME ...]   all checks; NAME: see --list
        cargo xtask ci                                        the same with CI=true: a skip is a failure
        cargo xtask tidy                                      only the rules no compiler checks
-       cargo xtask rxe [--kernel new | 6.1] [--filter STR] [--shell]   tests of RDMA, in a virtual machine
+       cargo xtask rxe [OPTION ...]                          tests of RDMA, in a virtual machine
+           --kernel new | 6.1         the newest kernel there is (without it, too), or Linux 6.1
+           --filter STR               only tests whose names contain this
+           --two-hosts netns | vm     only tests between two hosts: network namespaces of one guest, or two guests
+           --shell                    a shell in the guest, instead of the tests
        cargo xtask codegen [--check] [--headers DIR]         the bindings of rdma-core-sys, anew; --check: are they as committed
        cargo xtask picture                                   the README's first picture, anew";
 

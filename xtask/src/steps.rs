@@ -282,12 +282,23 @@ pub(crate) const STEPS: &[Step] = &[
     },
     Step {
         name: "rxe",
-        about: "tests of RDMA pass on the kernel's Soft-RoCE, in a virtual machine",
+        about: "tests of RDMA, and of what depends on the kernel, pass in a virtual machine with Soft-RoCE",
         slow: true,
         minutes: 40,
         action: Action::Tests {
             argv: &["cargo", "run", "--locked", "-q", "-p", "xtask", "--", "rxe"],
             rows: &[&["--kernel", "new"], &["--kernel", "6.1"]],
+            env: &[],
+        },
+    },
+    Step {
+        name: "rxe-two",
+        about: "bytes go from one virtual machine to another by Soft-RoCE",
+        slow: true,
+        minutes: 30,
+        action: Action::Tests {
+            argv: &["cargo", "run", "--locked", "-q", "-p", "xtask", "--", "rxe", "--two-hosts", "vm"],
+            rows: &[&["--kernel", "new"]],
             env: &[],
         },
     },

@@ -2,8 +2,10 @@
 
 use std::ffi::CString;
 use std::fmt;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
@@ -32,6 +34,7 @@ pub struct Role {
     args: Vec<String>,
     env: Vec<(String, String)>,
     namespaces: i32,
+    netns: Option<PathBuf>,
     uid: Option<u32>,
     deadline: Duration,
 }
@@ -40,7 +43,7 @@ impl Role {
     /// The role of this name in the list given to [`crate::main!`].
     pub fn new(name: impl Into<String>) -> Self {
         let (args, env) = (Vec::new(), Vec::new());
-        Self { name: name.into(), args, env, namespaces: 0, uid: None, deadline: DEADLINE }
+        Self { name: name.into(), args, env, namespaces: 0, netns: None, uid: None, deadline: DEADLINE }
     }
 
     /// Starts the role without options.
@@ -70,6 +73,13 @@ impl Role {
     #[must_use]
     pub fn in_new_netns(mut self) -> Self {
         self.namespaces |= libc::CLONE_NEWNET;
+        self
+    }
+
+    /// In the network namespace that this file stands for, as those in `/run/netns` that `ip netns add` makes. Needs root.
+    #[must_use]
+    pub fn in_netns(mut self, file: impl Into<PathBuf>) -> Self {
+        self.netns = Some(file.into());
         self
     }
 
@@ -115,7 +125,7 @@ impl Role {
     /// It cannot be started for another reason.
     #[must_use]
     pub fn start(self) -> Child {
-        let privileged = self.namespaces != 0 || self.uid.is_some();
+        let privileged = self.namespaces != 0 || self.netns.is_some() || self.uid.is_some();
         let name = self.name.clone();
         match self.try_start() {
             Ok(child) => child,
@@ -130,14 +140,14 @@ impl Role {
     /// Starts the role.
     ///
     /// # Errors
-    /// Of the step that failed; `PermissionDenied` where a namespace or another user is out of reach.
+    /// Of the step that failed, or of opening the network namespace; `PermissionDenied` where a namespace or another user is out of reach.
     ///
     /// # Panics
-    /// A name, argument or variable holds a NUL; a user namespace and another user at once.
+    /// A name, argument or variable holds a NUL; a user namespace, and another user or another's network namespace at once.
     pub fn try_start(self) -> io::Result<Child> {
         assert!(
-            self.uid.is_none() || self.namespaces & libc::CLONE_NEWUSER == 0,
-            "as_uid in a new user namespace, where that user is not mapped"
+            (self.uid.is_none() && self.netns.is_none()) || self.namespaces & libc::CLONE_NEWUSER == 0,
+            "a new user namespace, where other users are not mapped, and which has no rights over what was there before"
         );
         let string = |s: &str| CString::new(s).expect("no NUL in names, arguments and variables");
         let exe = std::env::current_exe()?;
@@ -152,6 +162,7 @@ impl Role {
         }
         let envp = env.iter().map(|(name, value)| string(&format!("{name}={value}"))).collect();
 
+        let netns = self.netns.as_ref().map(File::open).transpose()?;
         let (role_in, to_role) = pipe_with(PipeFlags::CLOEXEC)?;
         let (from_role, role_out) = pipe_with(PipeFlags::CLOEXEC)?;
         let (stderr, role_err) = pipe_with(PipeFlags::CLOEXEC)?;
@@ -166,6 +177,7 @@ impl Role {
             envp,
             stdio: [role_in.as_fd(), role_out.as_fd(), role_err.as_fd()],
             namespaces: self.namespaces,
+            netns: netns.as_ref().map(|file| file.as_fd()),
             ids: self.uid.map(|uid| (uid, uid)),
         })?;
         watchdog::child_started(spawned.pid, &self.name);

@@ -28,6 +28,8 @@ pub(crate) struct Spawn<'a> {
     pub(crate) stdio: [BorrowedFd<'a>; 3],
     /// `CLONE_NEW*` flags.
     pub(crate) namespaces: c_int,
+    /// A network namespace to enter.
+    pub(crate) netns: Option<BorrowedFd<'a>>,
     /// The real, effective and saved user and group to become.
     pub(crate) ids: Option<(u32, u32)>,
 }
@@ -47,6 +49,7 @@ struct Plan {
     envp: Vec<*const c_char>,
     stdio: [c_int; 3],
     report: c_int,
+    netns: Option<c_int>,
     ids: Option<(u32, u32)>,
     /// Contents of `/proc/self/uid_map` and `gid_map`, in a new user namespace.
     maps: Option<[Vec<u8>; 2]>,
@@ -56,8 +59,8 @@ struct Plan {
 }
 
 /// Steps of the child side, as reported when one fails.
-const STEPS: [&str; 7] =
-    ["?", "map ids", "change ids", "prctl(PR_SET_PDEATHSIG)", "dup3", "close_range", "execve"];
+const STEPS: [&str; 8] =
+    ["?", "map ids", "change ids", "prctl(PR_SET_PDEATHSIG)", "dup3", "close_range", "execve", "setns"];
 
 /// Starts this executable again.
 ///
@@ -78,6 +81,7 @@ pub(crate) fn spawn(spec: &Spawn<'_>) -> io::Result<Spawned> {
         envp: pointers(&spec.envp),
         stdio: spec.stdio.map(|fd| fd.as_raw_fd()),
         report: report_write.as_raw_fd(),
+        netns: spec.netns.map(|fd| fd.as_raw_fd()),
         ids: spec.ids,
         maps: new(libc::CLONE_NEWUSER)
             .then(|| [format!("{euid} {euid} 1\n").into_bytes(), format!("{egid} {egid} 1\n").into_bytes()]),
@@ -137,6 +141,15 @@ pub(crate) fn spawn(spec: &Spawn<'_>) -> io::Result<Spawned> {
 /// # Safety
 /// Only in a child that shares no memory with its parent; the pointers of `plan` are valid, NUL-terminated and end in null.
 unsafe fn child(plan: &Plan) -> ! {
+    if let Some(fd) = plan.netns {
+        // Source: setns(2).
+        // SAFETY: takes no pointer.
+        let entered = unsafe { libc::syscall(libc::SYS_setns, fd, libc::CLONE_NEWNET) };
+        if entered != 0 {
+            // SAFETY: child side, as this function.
+            unsafe { fail(plan, 7) }
+        }
+    }
     if let Some([uids, gids]) = &plan.maps {
         // Source: user_namespaces(7): without privilege outside, gid_map may only be written after setgroups is denied.
         // SAFETY: child side, as this function.

@@ -19,7 +19,7 @@ fn main() -> ExitCode {
             closing_ends_a_role, printing_does_not_disturb_frames, nothing_is_inherited, a_role_dies_with_its_thread,
             the_watchdog_reports_kills_and_aborts, guards_fault_behind, guards_fault_before, guards_leave_the_bytes_alone,
             canaries, allocations, other_threads_do_not_count, limits_are_put_back, root_is_dropped_for_good,
-            a_new_network_namespace, a_new_pid_namespace, a_new_user_namespace, another_user,
+            a_new_network_namespace, the_network_namespace_of_another, a_new_pid_namespace, a_new_user_namespace, another_user,
             leftovers_are_named => .alone(), nothing_left => .alone(), an_alone_test => .secs(5).alone(),
             a_skip_is_shown, a_skip_fails_in_ci, a_listed_skip_passes_in_ci, the_seed_is_shown, unknown_roles,
         ],
@@ -344,6 +344,18 @@ fn a_new_network_namespace() {
     let ours = std::fs::read_link("/proc/self/ns/net").unwrap();
     assert!(text.contains("\nnet net:["), "{text}");
     assert!(!text.contains(&ours.display().to_string()), "{text}");
+}
+
+fn the_network_namespace_of_another() {
+    let mut other = Role::new("echo").in_new_netns().start();
+    let file = format!("/proc/{}/ns/net", other.pid());
+    let theirs = std::fs::read_link(&file).unwrap();
+    let text = environment_of(Role::new("answers_environment").in_netns(file));
+    assert!(text.contains(&format!("\nnet {}\n", theirs.display())), "{text}");
+    assert_eq!(other.request(b"hi"), b"hi");
+    // What is no namespace is told, and the step.
+    let error = Role::new("echo").in_netns("/dev/null").try_start().unwrap_err();
+    assert!(error.to_string().starts_with("setns: "), "{error}");
 }
 
 fn a_new_pid_namespace() {

@@ -177,10 +177,12 @@ fn read_only(bench: &Bench) {
 
 const WIDTHS: [usize; 4] = [1, 2, 4, 8];
 
-/// One side writes words of equal bytes, the other reads: it never sees a word of different ones.
+/// One side writes words of equal bytes, the other reads: it never sees a word of different ones. Where the kernel copies nobody promises that of
+/// more than a byte, and a kernel under an emulator does tear them.
 fn words_do_not_tear(bench: &Bench) {
     let (region, _, attachment) = bench.attached(page_size(), 3);
-    for width in WIDTHS {
+    let widths = if attachment.is_by_system_calls() { &WIDTHS[..1] } else { &WIDTHS };
+    for &width in widths {
         let at = 64 * width as u64;
         attachment.write(at, &vec![0; width]).unwrap();
         bench.exporter.hammer(region, at, width);
@@ -188,7 +190,7 @@ fn words_do_not_tear(bench: &Bench) {
         bench.exporter.calm();
         assert_eq!(torn, None, "{width} bytes, written by the exporter");
     }
-    for width in WIDTHS {
+    for &width in widths {
         let at = 64 * width as u64;
         let torn = while_importer_writes(bench, &*attachment, region, at, width);
         assert_eq!(torn, None, "{width} bytes, written by the importer");

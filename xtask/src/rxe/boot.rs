@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io::IsTerminal;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::tools::Tools;
@@ -25,6 +25,29 @@ pub(crate) struct Machine<'a> {
     pub(crate) tools: &'a Tools,
     pub(crate) kernel: &'a Path,
     pub(crate) initramfs: &'a Path,
+    pub(crate) cable: Option<Cable>,
+}
+
+/// One end of a cable between two guests: a socket of this machine's, which one of them makes.
+#[derive(Clone, Debug)]
+pub(crate) struct Cable {
+    pub(crate) socket: PathBuf,
+    pub(crate) makes_it: bool,
+}
+
+impl Cable {
+    /// qemu's arguments: a network interface on it, without a program for booting by it.
+    fn args(&self) -> [String; 4] {
+        let (end, mac) =
+            if self.makes_it { ("server=on", "01") } else { ("server=off,reconnect-ms=200", "02") };
+        let socket = self.socket.display();
+        [
+            "-netdev".to_owned(),
+            format!("stream,id=cable,{end},addr.type=unix,addr.path={socket}"),
+            "-device".to_owned(),
+            format!("virtio-net-pci,netdev=cable,mac=52:54:00:00:00:{mac},romfile="),
+        ]
+    }
 }
 
 impl Machine<'_> {
@@ -35,13 +58,14 @@ impl Machine<'_> {
         }
         let accelerator = if has_kvm() { "kvm" } else { "tcg,thread=multi,tb-size=256" };
         println!("rxe: qemu with {accelerator}");
-        command.args(["-machine", "q35", "-accel", accelerator, "-cpu", "max", "-smp", "2", "-m", "512"]);
+        command.args(["-machine", "q35", "-accel", accelerator, "-cpu", "max", "-smp", "2", "-m", "1024"]);
         command.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
         command.args(["-device", "isa-debug-exit,iobase=0xf4,iosize=0x04"]);
         command.arg("-kernel").arg(self.kernel).arg("-initrd").arg(self.initramfs);
         let line = "console=ttyS0 panic=-1 oops=panic quiet loglevel=3 mitigations=off nokaslr no_timer_check \
                     tsc=reliable random.trust_cpu=on";
         command.args(["-append", line]);
+        command.args(self.cable.iter().flat_map(Cable::args));
         Ok(command)
     }
 }

@@ -1,50 +1,8 @@
-//! What runs in the guest: the test binaries, and the first program, which sets up a device of rxe for them.
+//! The guest's first program, which sets up a device of rxe and runs the tests.
 
-use std::fs::File;
-use std::path::{Path, PathBuf};
-
-use super::{Options, Trouble, within};
-use crate::command::{self, Env};
-
-/// The tests, each row the arguments of a `cargo test`. Another row, other binaries in the same guest, one after another.
-const TESTS: &[&[&str]] = &[
-    &["-p", "rxe-tests", "--features", "guest", "--test", "device"],
-    &["-p", "rdma-core-sys", "--features", "rxe-tests", "--test", "rxe"],
-];
-
-/// Seconds for building them.
-const BUILD_BOUND: u64 = 15 * 60;
-/// Seconds for each binary.
-pub(crate) const TEST_BOUND: u64 = 120;
-
-/// Builds the tests; their binaries.
-pub(crate) fn build_tests(env: &Env, work: &Path) -> Result<Vec<PathBuf>, Trouble> {
-    let path = work.join("build.log");
-    let mut log = File::create(&path).map_err(|error| Trouble::file(&path, error))?;
-    let mut binaries = Vec::new();
-    for row in TESTS {
-        let argv = ["cargo", "test", "--locked", "--no-run", "--message-format", "json-render-diagnostics"];
-        let argv: Vec<String> = argv.iter().chain(*row).map(|arg| (*arg).to_owned()).collect();
-        let ended = command::run(&mut env.command(&argv), &mut log, within(BUILD_BOUND), &mut |_| {});
-        if !ended.ok {
-            ended.output.lines().filter(|line| !line.starts_with('{')).for_each(|line| println!("{line}"));
-            return Err(Trouble::Failed(format!("building the tests: {}", ended.how)));
-        }
-        let built = executables(&ended.output);
-        if built.is_empty() {
-            return Err(Trouble::Failed(format!("{row:?} has built no test")));
-        }
-        binaries.extend(built);
-    }
-    Ok(binaries)
-}
-
-/// The paths of the tests that cargo has built; not of programs they start.
-fn executables(output: &str) -> Vec<PathBuf> {
-    let messages = output.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
-    let tests = messages.filter(|message| message["profile"]["test"] == true);
-    tests.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).collect()
-}
+use super::Options;
+use super::kernel::Choice;
+use super::rows::{Built, Setting};
 
 /// The guest's first program, up to what it is started for.
 const SCRIPT: &str = r#"#!/bin/busybox sh
@@ -56,7 +14,7 @@ mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev
 mkdir -p /dev/shm
 mount -t tmpfs shm /dev/shm
-mount -t tmpfs tmp /tmp
+mount -t ramfs -o mode=1777 tmp /tmp # unlike shared memory, as files are elsewhere
 
 leave() {
     echo # what has been killed has not ended its line
@@ -77,66 +35,157 @@ for module in $(cat /modules/order); do
     insmod "/modules/$module" || give_up "no module $module"
 done
 ulimit -l unlimited
+echo 4 >/proc/sys/vm/nr_hugepages
+
+# has_gid DEVICE: until its GID of IPv4 is there.
+has_gid() {
+    tries=0
+    while [ "$(cat "/sys/class/infiniband/$1/ports/1/gids/1" 2>/dev/null | tr -d :0)" = "" ]; do
+        tries=$((tries + 1))
+        [ $tries -lt 300 ] || give_up "$1 has no GID of IPv4"
+        sleep 0.1
+    done
+    read -r up rest </proc/uptime
+    echo "rxe: $1 is there after $up s"
+}
 # By their paths: busybox has programs of these names, too.
 /bin/ip link set lo up
-/bin/ip link add net0 type veth peer name net1 || give_up "no veth"
+"#;
+
+/// One device, on one end of a cable whose other end nobody has.
+const ONE_DEVICE: &str = r#"/bin/ip link add net0 type veth peer name net1 || give_up "no veth"
 /bin/ip addr add 10.0.0.1/24 dev net0
 /bin/ip link set net0 up
 /bin/ip link set net1 up
 /bin/rdma link add rxe0 type rxe netdev net0 || give_up "no device of rxe"
-gid=/sys/class/infiniband/rxe0/ports/1/gids/1
-tries=0
-while [ "$(cat $gid 2>/dev/null | tr -d :0)" = "" ]; do
-    tries=$((tries + 1))
-    [ $tries -lt 300 ] || give_up "rxe0 has no GID of IPv4"
-    sleep 0.1
-done
-read -r up rest </proc/uptime
-echo "rxe: rxe0 is there after $up s"
+has_gid rxe0
 "#;
 
-/// Runs each test binary, and leaves with the status of the last that failed, which has to fit.
-const RUN_TESTS: &str = r#"status=0
-for test in /tests/*; do
-    echo "rxe: running ${test#/tests/}"
+/// One device, on the cable to another guest; this one is `{host}`, at `{address}`.
+const DEVICE_OF_TWO: &str = r#"/bin/ip addr add {address}/24 dev eth0 || give_up "no eth0"
+/bin/ip link set eth0 up
+/bin/rdma link add rxe0 type rxe netdev eth0 || give_up "no device of rxe"
+has_gid rxe0
+export RUCX_TWO_HOSTS={host}
+"#;
+
+/// Two network namespaces, each with an end of a cable, and a device on it. The old device goes first: it has the same address.
+const NAMESPACES: &str = r#"/bin/rdma link delete rxe0
+/bin/ip link delete net0
+mkdir -p /run/netns
+/bin/ip netns add a && /bin/ip netns add b || give_up "no network namespaces"
+/bin/ip link add net-a netns a type veth peer name net-b netns b || give_up "no veth between them"
+address=10.0.0.1
+for host in a b; do
+    /bin/ip -n $host addr add $address/24 dev net-$host
+    /bin/ip -n $host link set net-$host up
+    /bin/ip -n $host link set lo up
+    address=10.0.0.2
+done
+for host in a b; do
+    /bin/ip netns exec $host /bin/rdma link add rxe-$host type rxe netdev net-$host || give_up "no device in $host"
+    has_gid rxe-$host
+done
+export RUCX_TWO_HOSTS=netns
+"#;
+
+/// Runs one test binary: its seconds, who runs it, its path and arguments. The status of the last that failed is kept.
+const RUN_TESTS: &str = r#"
+uptime() {
+    read -r up rest </proc/uptime
+    echo "$up"
+}
+run() {
+    secs=$1 user=$2 test=$3
+    shift 3
+    echo "rxe: running ${test#/tests/} $*"
     rc=0
-    timeout BOUND "$test" --test-threads 1 FILTER || rc=$?
+    began=$(uptime)
+    case $user in
+    root) timeout "$secs" "$test" "$@" || rc=$? ;;
+    *) timeout "$secs" su -p -s /bin/sh "$user" -c "exec $test $*" || rc=$? ;;
+    esac
+    echo "$began $(uptime)" | awk '{ printf "\nrxe: after %.1f s\n", $2 - $1 }'
     if [ $rc != 0 ]; then
         status=$rc
-        echo
-        echo "rxe: its status is $rc (143: killed after BOUND s)"
+        echo "rxe: its status is $rc (143: killed after $secs s)"
     fi
-done
-[ $status = 0 ] || dmesg | tail -n 30
+}
+# left_out TEST REASON: as a test binary says it.
+left_out() {
+    echo "test result: ok. 0 passed; 0 failed; 1 ignored"
+    echo "SKIP $1: $2"
+}
+status=0
+"#;
+
+/// Leaves with the tests' status, which has to fit.
+const LEAVE: &str = r#"[ $status = 0 ] || dmesg | tail -n 30
 leave $((status > 98 ? 98 : status))
+"#;
+
+/// Has Yama restrict what processes may do with each other (`Documentation/admin-guide/LSM/Yama.rst`).
+const YAMA: &str = r#"scope=/proc/sys/kernel/yama/ptrace_scope
+echo 1 >$scope && [ "$(cat $scope)" = 1 ] || give_up "its kernel has no Yama"
+echo "rxe: kernel.yama.ptrace_scope is 1"
 "#;
 
 const RUN_SHELL: &str = "echo 'rxe: a shell; it ends with exit'\nsetsid cttyhack sh\nleave 0\n";
 
-/// The guest's first program.
-pub(crate) fn init(options: &Options) -> String {
-    let filter = options.filter.as_deref().unwrap_or_default();
-    let rest = if options.shell {
-        RUN_SHELL.to_owned()
-    } else {
-        RUN_TESTS.replace("BOUND", &TEST_BOUND.to_string()).replace("FILTER", filter)
+/// What this guest is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// The only one; its kernel's rxe works in network namespaces, or does not.
+    Alone { namespaces: bool },
+    /// One of two: by name and address.
+    OneOfTwo(&'static str, &'static str),
+}
+
+/// Two guests.
+pub(crate) const TWO: [Role; 2] = [Role::OneOfTwo("a", "10.0.0.1"), Role::OneOfTwo("b", "10.0.0.2")];
+
+/// The guest's first program, which runs these tests, or a shell.
+pub(crate) fn init(options: &Options, role: Role, tests: &[Built]) -> String {
+    let device = match role {
+        Role::Alone { .. } => ONE_DEVICE.to_owned(),
+        Role::OneOfTwo(host, address) => DEVICE_OF_TWO.replace("{host}", host).replace("{address}", address),
     };
-    SCRIPT.to_owned() + &rest
+    if options.shell {
+        return SCRIPT.to_owned() + &device + RUN_SHELL;
+    }
+    let mut script = SCRIPT.to_owned() + &device + RUN_TESTS;
+    let mut setting = Setting::Plain;
+    for Built { row, binary } in tests {
+        let becomes = |other| setting < other && row.setting >= other;
+        if becomes(Setting::Yama) && row.setting < Setting::TwoHosts {
+            script += YAMA;
+        }
+        if becomes(Setting::TwoHosts) && role == (Role::Alone { namespaces: true }) {
+            script += NAMESPACES;
+        }
+        setting = row.setting;
+        let user = if setting == Setting::YamaAsNobody { "nobody" } else { "root" };
+        let name = binary.file_name().unwrap_or_default().to_string_lossy();
+        let args = row.args(options.filter.as_deref()).join(" ");
+        let old = matches!(options.kernel, Choice::Old);
+        if let Some(why) = row.not_on_old.filter(|_| old) {
+            script += &format!("left_out '{}*' '{why}'\n", row.only.join("*, "));
+            continue;
+        }
+        script += &format!("run {} {user} /tests/{name} {args}\n", row.secs);
+    }
+    script + LEAVE
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
+    use super::super::rows::ROWS;
     use super::*;
 
-    #[test]
-    fn what_cargo_says_it_has_built() {
-        let output = r#"   Compiling x
-{"reason":"compiler-artifact","profile":{"test":false},"executable":null}
-{"reason":"compiler-artifact","profile":{"test":false},"executable":"/t/debug/program"}
-{"reason":"compiler-artifact","profile":{"test":true},"executable":"/t/debug/deps/a-1"}
-{"reason":"build-finished","success":true}
-"#;
-        assert_eq!(executables(output), [PathBuf::from("/t/debug/deps/a-1")]);
+    fn built() -> Vec<Built> {
+        ROWS.iter().map(|row| Built { row, binary: PathBuf::from("/t/deps/a-1") }).collect()
     }
 
     #[test]
@@ -144,8 +193,39 @@ mod tests {
         let filter = Options { filter: Some("gid".to_owned()), ..Options::default() };
         let shell = Options { shell: true, ..Options::default() };
         for options in [Options::default(), filter, shell] {
-            let checked = std::process::Command::new("/bin/sh").args(["-n", "-c", &init(&options)]).status();
-            assert!(checked.unwrap().success(), "{options:?}");
+            for role in [Role::Alone { namespaces: true }, TWO[0]] {
+                let script = init(&options, role, &built());
+                let checked = std::process::Command::new("/bin/sh").args(["-n", "-c", &script]).status();
+                assert!(checked.unwrap().success(), "{options:?}");
+            }
         }
+    }
+
+    #[test]
+    fn each_row_is_run_and_settings_are_made_once() {
+        for namespaces in [true, false] {
+            let script = init(&Options::default(), Role::Alone { namespaces }, &built());
+            assert_eq!(script.matches("\nrun ").count(), ROWS.len());
+            assert_eq!(script.matches(YAMA).count(), 1);
+            assert_eq!(script.matches(NAMESPACES).count(), usize::from(namespaces));
+        }
+    }
+
+    #[test]
+    fn what_a_kernel_cannot_run_is_told() {
+        let options = Options { kernel: Choice::Old, ..Options::default() };
+        let script = init(&options, Role::Alone { namespaces: false }, &built());
+        let left_out = ROWS.iter().filter(|row| row.not_on_old.is_some()).count();
+        assert_eq!(script.matches("\nleft_out ").count(), left_out);
+        assert_eq!(script.matches("\nrun ").count(), ROWS.len() - left_out);
+        let checked = std::process::Command::new("/bin/sh").args(["-n", "-c", &script]).status();
+        assert!(checked.unwrap().success());
+    }
+
+    #[test]
+    fn one_of_two_has_its_own_name_and_address() {
+        let [a, b] = TWO.map(|role| init(&Options::default(), role, &[]));
+        assert!(a.contains("10.0.0.1/24") && a.contains("RUCX_TWO_HOSTS=a\n"));
+        assert!(b.contains("10.0.0.2/24") && b.contains("RUCX_TWO_HOSTS=b\n"));
     }
 }

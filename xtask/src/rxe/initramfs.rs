@@ -2,7 +2,8 @@
 
 use std::fs::File;
 use std::io::{self, BufWriter};
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 use super::cpio::Archive;
 use super::kernel::Kernel;
@@ -13,24 +14,25 @@ use super::{Trouble, modules};
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 
 /// Writes the archive; its size.
-pub(crate) fn write(
+pub(crate) fn write<'a>(
     path: &Path,
     tools: &Tools,
     kernel: &Kernel,
-    tests: &[PathBuf],
+    tests: impl Iterator<Item = &'a Path>,
     init: &str,
+    more_modules: &[&str],
 ) -> Result<u64, Trouble> {
     let file = File::create(path).map_err(|error| Trouble::file(path, error))?;
     let mut image = Image { archive: Archive::new(BufWriter::new(file)), path, tools };
     image.base(init)?;
-    image.modules(kernel)?;
+    image.modules(kernel, more_modules)?;
     image.put("bin/busybox", &tools.path("busybox")?)?;
     for program in ["ip", "rdma"] {
         image.program(&format!("bin/{program}"), &tools.path(program)?)?;
     }
     image.verbs()?;
     for test in tests {
-        image.program(&format!("tests/{}", name(test)), test)?;
+        image.test(test)?;
     }
     let written =
         image.archive.finish().and_then(|file| file.into_inner().map_err(|error| error.into_error()));
@@ -73,6 +75,19 @@ impl Image<'_> {
         Ok(())
     }
 
+    /// A test, without what only a debugger reads, where there is a `strip` that takes it out: the guest has little memory.
+    fn test(&mut self, from: &Path) -> Result<(), Trouble> {
+        let to = format!("tests/{}", name(from));
+        let stripped = self.path.with_extension("stripped");
+        let mut strip = Command::new("strip");
+        strip.arg("--strip-debug").arg("-o").args([&stripped, from]).stderr(Stdio::null());
+        if strip.status().is_ok_and(|status| status.success()) {
+            self.put(&to, &stripped)?;
+            std::fs::remove_file(&stripped).map_err(|error| Trouble::file(&stripped, error))?;
+        }
+        self.program(&to, from)
+    }
+
     fn base(&mut self, init: &str) -> Result<(), Trouble> {
         for dir in ["proc", "sys", "dev", "tmp", "bin", "tests"] {
             let result = self.archive.dir(dir);
@@ -81,17 +96,19 @@ impl Image<'_> {
         // The first program's output, before it has a /dev.
         let result = self.archive.device("dev/console", (5, 1));
         self.written(result)?;
+        self.add("etc/passwd", b"root:x:0:0::/tmp:/bin/sh\nnobody:x:65534:65534::/tmp:/bin/sh\n")?;
+        self.add("etc/group", b"root:x:0:\nnogroup:x:65534:\n")?;
         self.add("init", init.as_bytes())
     }
 
     /// The modules, unpacked here, as the guest is slow; and a file with their order.
-    fn modules(&mut self, kernel: &Kernel) -> Result<(), Trouble> {
+    fn modules(&mut self, kernel: &Kernel, more: &[&str]) -> Result<(), Trouble> {
         let read = |name: &str| {
             let path = kernel.modules.join(name);
             std::fs::read_to_string(&path).map_err(|error| Trouble::file(&path, error))
         };
         let builtin = read("modules.builtin").unwrap_or_default();
-        let paths = modules::order(&read("modules.dep")?, &builtin).map_err(|name| {
+        let paths = modules::order(&read("modules.dep")?, &builtin, more).map_err(|name| {
             Trouble::file(&kernel.modules, format!("Linux {} has no {name}", kernel.release))
         })?;
         let mut order = String::new();

@@ -29,6 +29,11 @@ impl Choice {
         }
     }
 
+    /// Whether its rxe works in network namespaces.
+    pub(crate) fn has_namespaces(self) -> bool {
+        self == Self::New
+    }
+
     /// Its name, and the suite it is from.
     fn names(self) -> (&'static str, &'static str) {
         match self {

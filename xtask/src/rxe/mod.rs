@@ -10,7 +10,9 @@
 //! | `tools` | the programs and libraries this takes, unpacked where the machine has none |
 //! | `kernel` | a kernel as qemu starts it |
 //! | `modules` | which kernel modules, in which order |
-//! | `guest` | the tests and the guest's first program |
+//! | `rows` | the tests: add rows there |
+//! | `guest` | the guest's first program |
+//! | `guests` | one guest, or two that have a cable between them |
 //! | `initramfs`, `cpio` | the guest's files |
 //! | `boot` | running the guest, and what its end means |
 
@@ -18,18 +20,21 @@ mod apt;
 mod boot;
 mod cpio;
 mod guest;
+mod guests;
 mod initramfs;
 mod kernel;
 mod modules;
+mod rows;
 mod tools;
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use crate::command::{self, Env};
-use crate::results;
+use guests::Guests;
+use rows::{ROWS, Setting};
 
 /// Why the guest could not be asked.
 #[derive(Debug)]
@@ -55,6 +60,17 @@ pub(crate) struct Options {
     pub(crate) filter: Option<String>,
     /// A shell instead of the tests.
     pub(crate) shell: bool,
+    /// Only tests between two hosts, and where those are.
+    pub(crate) two_hosts: Option<TwoHosts>,
+}
+
+/// Where two hosts are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TwoHosts {
+    /// In network namespaces of one guest.
+    Namespaces,
+    /// In two guests.
+    Guests,
 }
 
 impl Options {
@@ -76,10 +92,20 @@ impl Options {
                     options.filter = Some(text.to_owned());
                 }
                 "--shell" => options.shell = true,
+                "--two-hosts" => {
+                    options.two_hosts = Some(match args.next() {
+                        Some(&"netns") => TwoHosts::Namespaces,
+                        Some(&"vm") => TwoHosts::Guests,
+                        _ => return Err("--two-hosts needs netns or vm".to_owned()),
+                    });
+                }
                 other => return Err(format!("unknown option {other:?}")),
             }
         }
-        Ok(options)
+        match options.two_hosts {
+            Some(_) if options.shell => Err("--shell is for one host".to_owned()),
+            _ => Ok(options),
+        }
     }
 }
 
@@ -112,32 +138,20 @@ fn run(env: &Env, options: &Options) -> Result<bool, Trouble> {
     clock.print("tools");
     let kernel = kernel::get(&apt, &tools, &dir, options.kernel)?;
     clock.print(&format!("Linux {}", kernel.release));
-    let tests = if options.shell { Vec::new() } else { guest::build_tests(env, &dir)? };
+    let rows = ROWS.iter().filter(|row| options.two_hosts.is_none() || row.setting == Setting::TwoHosts);
+    let tests = if options.shell { Vec::new() } else { rows::build(env, &dir, rows)? };
     clock.print(&format!("{} test binaries", tests.len()));
-    let image: PathBuf = dir.join("initramfs");
-    let size = initramfs::write(&image, &tools, &kernel, &tests, &guest::init(options))?;
-    clock.print(&format!("initramfs of {} MB", size / 1_000_000));
-    let machine = boot::Machine { tools: &tools, kernel: &kernel.elf, initramfs: &image };
-    if options.shell {
-        return boot::interactive(&machine);
-    }
-    let secs = guest::TEST_BOUND * tests.len() as u64;
-    let ended = boot::run(&machine, secs, &dir.join("guest.log"))?;
+    let guests = Guests { tools: &tools, kernel: &kernel, tests: &tests, options, dir: &dir };
+    let results = match options.two_hosts {
+        Some(TwoHosts::Guests) => guests.run_two()?,
+        _ => guests.run_one()?,
+    };
     clock.print("guest");
-    let verdict = boot::verdict(ended.code, &ended.output, tests.len());
-    let counted = results::of_cargo_test(&ended.output, verdict.is_ok());
-    if verdict.is_err() || counted.failed > 0 {
-        boot::print_tail(&ended.output);
-        println!("rxe: all of it: {}", dir.join("guest.log").display());
-    }
-    if let Err(why) = &verdict {
-        println!("rxe: {why}{}", if ended.how.is_empty() { "" } else { "; qemu: " }.to_owned() + &ended.how);
-    }
-    for failure in &counted.failures {
+    for failure in &results.failures {
         println!("rxe: failed: {failure}");
     }
-    println!("rxe: {} passed, {} failed, {} skipped", counted.passed, counted.failed, counted.skips.len());
-    Ok(verdict.is_ok() && counted.failed == 0)
+    println!("rxe: {} passed, {} failed, {} skipped", results.passed, results.failed, results.skips.len());
+    Ok(results.failed == 0)
 }
 
 /// Says how long each part has taken.
@@ -165,6 +179,10 @@ mod tests {
         assert_eq!(options.kernel, kernel::Choice::Old);
         assert_eq!(options.filter.as_deref(), Some("port::is_active"));
         assert_eq!(Options::parse(&[]).unwrap(), Options::default());
+        let two = |name| Options::parse(&["--two-hosts", name]).unwrap().two_hosts;
+        assert_eq!([two("netns"), two("vm")], [TwoHosts::Namespaces, TwoHosts::Guests].map(Some));
+        assert!(Options::parse(&["--two-hosts"]).is_err());
+        assert!(Options::parse(&["--two-hosts", "vm", "--shell"]).is_err());
         for bad in [&["--kernel"][..], &["--kernel", "5"], &["--filter", "a; b"], &["--filter", ""], &["-x"]]
         {
             assert!(Options::parse(bad).is_err(), "{bad:?}");

@@ -2,22 +2,24 @@
 
 /// What the tests want.
 const WANTED: [&str; 4] = ["ib_uverbs", "rdma_rxe", "rdma_ucm", "veth"];
+/// The cable between two guests.
+pub(crate) const CABLE: [&str; 2] = ["virtio_pci", "virtio_net"];
 /// What only some kernels have as a module, and rxe asks for by name when it starts: no file of dependencies says so.
 const IF_THERE: [&str; 1] = ["crc32_generic"];
 
 /// A line of `modules.dep(5)`: a module's path and the paths of what it needs.
 type Line<'a> = (&'a str, Vec<&'a str>);
 
-/// The paths of all modules to load, each behind what it needs. `dep` is `modules.dep`, `builtin` the file of what is in the kernel
+/// The paths of all modules to load, those of `more` too, each behind what it needs. `dep` is `modules.dep`, `builtin` the file of what is in the kernel
 /// itself; the error is the module that is in neither.
-pub(crate) fn order(dep: &str, builtin: &str) -> Result<Vec<String>, String> {
+pub(crate) fn order(dep: &str, builtin: &str, more: &[&str]) -> Result<Vec<String>, String> {
     let lines: Vec<Line<'_>> = dep
         .lines()
         .filter_map(|line| line.split_once(':'))
         .map(|(path, needs)| (path, needs.split_whitespace().collect()))
         .collect();
     let mut order = Vec::new();
-    for name in IF_THERE.iter().chain(&WANTED) {
+    for name in IF_THERE.iter().chain(&WANTED).chain(more) {
         match lines.iter().find(|(path, _)| module(path) == *name) {
             Some((path, _)) => add(path, &lines, &mut order),
             None if IF_THERE.contains(name) || builtin.lines().any(|path| module(path) == *name) => {}
@@ -53,7 +55,7 @@ mod tests {
 
     #[test]
     fn needs_come_first_and_once() {
-        let order = order(DEP, "kernel/x/rdma-ucm.ko\n").unwrap();
+        let order = order(DEP, "kernel/x/rdma-ucm.ko\n", &["other"]).unwrap();
         assert_eq!(
             order,
             [
@@ -61,20 +63,21 @@ mod tests {
                 "k/ib-uverbs.ko.xz",
                 "k/udp_tunnel.ko.xz",
                 "k/rdma_rxe.ko.xz",
-                "k/veth.ko.xz"
+                "k/veth.ko.xz",
+                "k/other.ko.xz"
             ]
         );
     }
 
     #[test]
     fn a_module_that_is_nowhere() {
-        assert_eq!(order(DEP, ""), Err("rdma_ucm".to_owned()));
-        assert_eq!(order("", ""), Err("ib_uverbs".to_owned()));
+        assert_eq!(order(DEP, "", &[]), Err("rdma_ucm".to_owned()));
+        assert_eq!(order("", "", &[]), Err("ib_uverbs".to_owned()));
     }
 
     #[test]
     fn one_that_only_some_kernels_have() {
         let dep = format!("{DEP}k/crc32_generic.ko:\nk/rdma_ucm.ko:\n");
-        assert_eq!(order(&dep, "").unwrap()[0], "k/crc32_generic.ko");
+        assert_eq!(order(&dep, "", &[]).unwrap()[0], "k/crc32_generic.ko");
     }
 }

@@ -21,7 +21,7 @@ fn main() -> std::process::ExitCode {
         roles: [
             roles::host, roles::dpu, fork::forking_host, fork::host_with_a_child, faults::execing_importer, fork::forking_dpu, limits::host_at_limits, limits::dpu_at_limits, limits::host_without_descriptors, limits::host_at_map_count,
             cma::host, cma::access::filtered_dpu, cma::access::filtered_host, cma::access::dpu_that_may_not_write, cma::access::host_that_must_not_be_traced,
-            cma::identity::host_that_execs_beside_a_child, cma::identity::host_without_a_main_thread, cma::faults::hammer, cma::faults::dpu_without_capabilities, cma::pids::world,
+            cma::identity::host_that_execs_beside_a_child, cma::identity::host_without_a_main_thread, cma::faults::hammer, cma::faults::dpu_without_capabilities, cma::pids::world, cma::yama::ancestor,
             many::leaves_nothing_behind, hostile::hoarder, hostile::victim, region::answering, revoke::writer, ways::grabber, imported::mover,
         ],
         tests: [
@@ -40,6 +40,8 @@ fn main() -> std::process::ExitCode {
             cma::namespaces::other_network_namespace, cma::namespaces::service_directory,
             cma::namespaces::service_directory_that_is_none,
             cma::pids::used_again_by_another_exporter,
+            cma::yama::a_sibling_is_denied_and_told_the_remedy, cma::yama::an_exporter_lets_everyone_in, cma::yama::the_capability_lets_in,
+            cma::yama::allocated_memory_needs_no_such_right, cma::yama::an_ancestor_needs_nothing,
             errors::bytes_of_the_wire_arrive_both_ways, errors::truncated_at_every_byte, errors::trailing_bytes,
             errors::not_a_handle, errors::wrong_token, errors::wrong_token_in_one_of_two_keys, errors::missing_token, errors::forged_fields, errors::other_boot,
             errors::revoked, errors::revoked_twice, errors::region_dropped, errors::context_dropped,

@@ -144,13 +144,14 @@ fn fixture(real: &str, places: &'static [Place], fault: Fault) -> Fixture {
 /// What a fault has nothing to break in.
 fn does_not_apply(real: &str, fault: Fault) -> bool {
     match fault {
-        // shm has a view; self and cma invalidate; shm registers nothing of others; cma has no atomics.
+        // shm has a view; self and cma invalidate; shm registers nothing of others; cma has no atomics, and promises no whole words.
         Fault::ClaimsAViewItLacks | Fault::RegistersNothingOfOthers => real == "shm",
         Fault::ClaimsWhatItCannot => real != "shm",
         Fault::AddsInTwoSteps
         | Fault::AnswersTheWordAfter
         | Fault::HasNoAtomics
         | Fault::DoesAtomicsPastTheGate
+        | Fault::TearsWords
         // Nor an interface.
         | Fault::DropsAMessage
         | Fault::DoublesAMessage

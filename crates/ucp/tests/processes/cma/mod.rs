@@ -6,6 +6,7 @@ pub mod identity;
 pub mod memory;
 pub mod namespaces;
 pub mod pids;
+pub mod yama;
 
 use std::ptr;
 

@@ -1,0 +1,217 @@
+//! The tests that run in the guest, and how each is run.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use super::{Trouble, within};
+use crate::command::{self, Env};
+
+/// One `cargo test`. Another row, other binaries in the same guest, one after another.
+#[derive(Debug)]
+pub(crate) struct Row {
+    /// Its arguments.
+    pub(crate) build: &'static [&'static str],
+    /// Of the binary: parts of the names of tests, and what else it takes. `--filter` stands for the parts, if it is given.
+    pub(crate) only: &'static [&'static str],
+    /// Parts of the names of tests to leave out.
+    pub(crate) skip: &'static [&'static str],
+    /// Seconds for the binary.
+    pub(crate) secs: u64,
+    pub(crate) setting: Setting,
+    /// Why it is left out on Linux 6.1, as a skip, and the remedy.
+    pub(crate) not_on_old: Option<&'static str>,
+}
+
+/// How the guest is set up for a row. It goes from one to the next, and never back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Setting {
+    /// One device of rxe; processes reach into each other as their users allow.
+    Plain,
+    /// `kernel.yama.ptrace_scope` is 1.
+    Yama,
+    /// The same, and the tests are run by a user with no rights.
+    YamaAsNobody,
+    /// Two hosts with a device each, where there can be. Yama is as it was left.
+    TwoHosts,
+}
+
+/// What most rows are.
+const ROW: Row =
+    Row { build: &[], only: &[], skip: &[], secs: 120, setting: Setting::Plain, not_on_old: None };
+
+/// Of the suites of transports.
+const SUITE_SKIPS: &[&str] = &[
+    "iface::",
+    "concurrent::",
+    "atomics::",
+    "many::",
+    "imported::",
+    "given_back",
+    "dropped_in_any_order",
+    "every_byte_changed",
+    "accesses_in_flight",
+];
+
+/// The table, in the order of [`Setting`].
+pub(crate) const ROWS: &[Row] = &[
+    Row { build: &["-p", "rxe-tests", "--features", "guest", "--test", "device"], ..ROW },
+    Row { build: &["-p", "rdma-core-sys", "--features", "rxe-tests", "--test", "rxe"], ..ROW },
+    // What monitors, registration caches and imports ask the kernel for, some have not: there they must do without. What asks the kernel for
+    // nothing, or takes long under an emulator and no other way than elsewhere, is left out.
+    Row {
+        build: &["-p", "ucs", "--lib"],
+        only: &["rcache::tests", "monitor::"],
+        skip: &["merging::very_many", "lives::", "takes_long", "not_over_before"],
+        ..ROW
+    },
+    Row {
+        build: &["-p", "uct-conformance", "--test", "rcache"],
+        only: &["backings::"],
+        skip: &["t23_", "t25_"],
+        not_on_old: Some(
+            "io_uring, by which memory is pinned, takes no memory of files there — --kernel new",
+        ),
+        ..ROW
+    },
+    Row {
+        build: &["-p", "uct-conformance", "--test", "rcache"],
+        only: &["forks::"],
+        skip: &["guard"],
+        ..ROW
+    },
+    Row {
+        build: &["-p", "uct", "--lib"],
+        skip: &["ring::", "revocations_and_accesses", "a_slot_is_taken_over"],
+        ..ROW
+    },
+    Row { build: &["-p", "uct-conformance", "--test", "shm"], skip: SUITE_SKIPS, ..ROW },
+    Row { build: &["-p", "uct-conformance", "--test", "cma"], skip: SUITE_SKIPS, ..ROW },
+    Row { build: &["-p", "ucp", "--test", "processes"], only: &["cma::access"], ..ROW },
+    Row {
+        build: &["-p", "ucp", "--test", "processes"],
+        only: &["ways::"],
+        skip: &["other_pid_namespace"],
+        ..ROW
+    },
+    Row {
+        build: &["-p", "ucp", "--test", "processes"],
+        only: &["ways::other_pid_namespace"],
+        not_on_old: Some(
+            "before Linux 6.5 an exporter whose pid is not visible is taken for one that is gone — --kernel new",
+        ),
+        ..ROW
+    },
+    Row { build: &["-p", "ucp", "--test", "processes"], only: &["cma::yama"], setting: Setting::Yama, ..ROW },
+    Row {
+        build: &["-p", "uct-conformance", "--test", "cma"],
+        only: &["two_processes::access"],
+        skip: SUITE_SKIPS,
+        setting: Setting::YamaAsNobody,
+        ..ROW
+    },
+    Row {
+        build: &["-p", "rxe-tests", "--features", "guest", "--test", "two_hosts"],
+        secs: 180,
+        setting: Setting::TwoHosts,
+        ..ROW
+    },
+];
+
+/// Seconds for building a row.
+const BUILD_BOUND: u64 = 15 * 60;
+
+/// A row whose binary is there.
+#[derive(Debug)]
+pub(crate) struct Built {
+    pub(crate) row: &'static Row,
+    pub(crate) binary: PathBuf,
+}
+
+/// Builds the tests of these rows.
+pub(crate) fn build(
+    env: &Env,
+    work: &Path,
+    rows: impl Iterator<Item = &'static Row>,
+) -> Result<Vec<Built>, Trouble> {
+    let path = work.join("build.log");
+    let mut log = File::create(&path).map_err(|error| Trouble::file(&path, error))?;
+    let mut all: Vec<Built> = Vec::new();
+    for row in rows {
+        let known = all.iter().filter(|other| other.row.build == row.build);
+        let mut binaries: Vec<PathBuf> = known.map(|other| other.binary.clone()).collect();
+        binaries.dedup();
+        if binaries.is_empty() {
+            binaries = executables(&cargo(env, &mut log, row.build)?);
+        }
+        if binaries.is_empty() {
+            return Err(Trouble::Failed(format!("{:?} has built no test", row.build)));
+        }
+        all.extend(binaries.into_iter().map(|binary| Built { row, binary }));
+    }
+    Ok(all)
+}
+
+/// Builds the tests of one `cargo test`; what cargo says.
+fn cargo(env: &Env, log: &mut File, args: &[&str]) -> Result<String, Trouble> {
+    let argv = ["cargo", "test", "--locked", "--no-run", "--message-format", "json-render-diagnostics"];
+    let argv: Vec<String> = argv.iter().chain(args).map(|arg| (*arg).to_owned()).collect();
+    let mut command = env.command(&argv);
+    // An emulated processor takes ten times as long.
+    command.env("CARGO_PROFILE_DEV_OPT_LEVEL", "1");
+    let ended = command::run(&mut command, log, within(BUILD_BOUND), &mut |_| {});
+    if !ended.ok {
+        ended.output.lines().filter(|line| !line.starts_with('{')).for_each(|line| println!("{line}"));
+        return Err(Trouble::Failed(format!("building the tests: {}", ended.how)));
+    }
+    Ok(ended.output)
+}
+
+/// The paths of the tests that cargo has built; not of programs they start.
+fn executables(output: &str) -> Vec<PathBuf> {
+    let messages = output.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    let tests = messages.filter(|message| message["profile"]["test"] == true);
+    tests.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).collect()
+}
+
+impl Row {
+    /// The arguments its binary is run with.
+    pub(crate) fn args<'a>(&self, filter: Option<&'a str>) -> Vec<&'a str> {
+        let only = filter.map_or_else(|| self.only.to_vec(), |filter| vec![filter]);
+        let skips = self.skip.iter().flat_map(|skip| ["--skip", *skip]);
+        ["--test-threads", "1", "--color", "never"].into_iter().chain(only).chain(skips).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cargo_says_it_has_built() {
+        let output = r#"   Compiling x
+{"reason":"compiler-artifact","profile":{"test":false},"executable":null}
+{"reason":"compiler-artifact","profile":{"test":false},"executable":"/t/debug/program"}
+{"reason":"compiler-artifact","profile":{"test":true},"executable":"/t/debug/deps/a-1"}
+{"reason":"build-finished","success":true}
+"#;
+        assert_eq!(executables(output), [PathBuf::from("/t/debug/deps/a-1")]);
+    }
+
+    #[test]
+    fn settings_never_go_back() {
+        assert!(ROWS.is_sorted_by_key(|row| row.setting));
+    }
+
+    #[test]
+    fn a_filter_stands_for_a_row_s_own() {
+        let row = Row { only: &["a::", "b::"], skip: &["slow"], ..ROW };
+        assert_eq!(
+            row.args(None),
+            ["--test-threads", "1", "--color", "never", "a::", "b::", "--skip", "slow"]
+        );
+        assert_eq!(
+            row.args(Some("gid")),
+            ["--test-threads", "1", "--color", "never", "gid", "--skip", "slow"]
+        );
+    }
+}
