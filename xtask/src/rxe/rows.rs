@@ -56,6 +56,12 @@ const SUITE_SKIPS: &[&str] = &[
 pub(crate) const ROWS: &[Row] = &[
     Row { build: &["-p", "rxe-tests", "--features", "guest", "--test", "device"], ..ROW },
     Row { build: &["-p", "rdma-core-sys", "--features", "rxe-tests", "--test", "rxe"], ..ROW },
+    Row {
+        build: &["-p", "uct-conformance", "--features", "rxe-tests", "--test", "verbs"],
+        skip: SLOW,
+        secs: 300,
+        ..ROW
+    },
     // What monitors, registration caches and imports ask the kernel for, some have not: there they must do without. What asks the kernel for
     // nothing, or takes long under an emulator and no other way than elsewhere, is left out.
     Row {

@@ -20,6 +20,8 @@ impl ComponentId {
     pub const SHM: Self = Self(2);
     /// Another process's memory, by its addresses.
     pub const CMA: Self = Self(3);
+    /// RDMA devices.
+    pub const VERBS: Self = Self(4);
 
     /// Its name, for those this version knows.
     #[must_use]
@@ -28,6 +30,7 @@ impl ComponentId {
             Self::SELF => Some("self"),
             Self::SHM => Some("shm"),
             Self::CMA => Some("cma"),
+            Self::VERBS => Some("verbs"),
             _ => None,
         }
     }

@@ -21,6 +21,14 @@ pub enum OpenError {
         /// What to do about it.
         remedy: &'static str,
     },
+    /// A device's function has failed.
+    #[error("{what}: {errno}")]
+    Device {
+        /// The function.
+        what: &'static str,
+        /// Its error.
+        errno: Errno,
+    },
     /// A list names what does not exist.
     #[error("{variable}: {error}")]
     UnknownNames {
@@ -36,6 +44,7 @@ impl OpenError {
     pub fn status(&self) -> Status {
         match self {
             Self::Missing { .. } => Status::NoDevice,
+            Self::Device { .. } => Status::IoError,
             Self::UnknownNames { error, .. } => error.status(),
         }
     }
@@ -45,6 +54,10 @@ impl OpenError {
     pub fn remedy(&self) -> String {
         match self {
             Self::Missing { remedy, .. } => (*remedy).to_owned(),
+            Self::Device { errno: Errno::ACCESS | Errno::PERM, .. } => {
+                "let this user open the nodes in /dev/infiniband".to_owned()
+            }
+            Self::Device { .. } => "see the kernel's log, and `ibv_devinfo`".to_owned(),
             Self::UnknownNames { error, .. } => error.remedy(),
         }
     }
@@ -322,6 +335,10 @@ impl AttachError {
             }
             ConnectError::Closed => Self::Closed,
             ConnectError::TooMany => Self::TooMany,
+            ConnectError::NotPlaced => unreachable(
+                error,
+                "set UCX_VERBS_SHARE=y on both sides, which then trust each other fully, and run them as one user",
+            ),
             ConnectError::NoResource => unreachable(error, "try again when the exporter has fewer importers"),
             ConnectError::BadReply(_) | ConnectError::MissingDescriptors { .. } => {
                 unreachable(error, "see that both sides run compatible versions of rucx")

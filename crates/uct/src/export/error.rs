@@ -66,6 +66,16 @@ pub enum NotRevoked {
         /// How long was waited.
         waited: Duration,
     },
+    /// New accesses are refused, but a device did not end a registration of the memory, and may still reach it.
+    ///
+    /// The memory is kept, and used for nothing else, until it has.
+    #[error("not revoked: the registration for process {importer} was not ended: {why}")]
+    Registered {
+        /// The importer's process, as seen from here; 0 for one that is not visible from here.
+        importer: u32,
+        /// What the device or the kernel says.
+        why: String,
+    },
     /// The export is the parent process's of a fork: it lives on.
     #[error("this export belongs to the parent process: only that can revoke it")]
     Forked,
@@ -77,6 +87,7 @@ impl NotRevoked {
     pub fn importers(&self) -> &[u32] {
         match self {
             Self::InFlight { importers, .. } => importers,
+            Self::Registered { importer, .. } => std::slice::from_ref(importer),
             Self::Forked => &[],
         }
     }
@@ -84,7 +95,7 @@ impl NotRevoked {
     /// The one-byte status.
     pub fn status(&self) -> Status {
         match self {
-            Self::InFlight { .. } => Status::NotRevoked,
+            Self::InFlight { .. } | Self::Registered { .. } => Status::NotRevoked,
             Self::Forked => Status::Forked,
         }
     }
@@ -96,6 +107,7 @@ impl NotRevoked {
             Self::InFlight { .. } => {
                 "the memory stays untouched until the importer named continues or ends: then call revoke again"
             }
+            Self::Registered { .. } => "end the importer named: then call revoke again",
             Self::Forked => "revoke it in the process that packed it",
         }
     }

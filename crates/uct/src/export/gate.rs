@@ -1,10 +1,12 @@
 //! The importer's side: every mediated access passes the gate of its export.
 
+use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use ucs::fork::{self, Generation};
 use ucs::mem::{Mapping, SharedBytes};
 use ucs::sync::{AtomicBool, Ordering, Word64, lane};
@@ -20,13 +22,20 @@ use crate::process::Identity;
 pub struct PeerState {
     gone: AtomicBool,
     bell: Option<Arc<Doorbell>>,
+    observers: Mutex<Vec<Weak<dyn PeerObserver>>>,
+}
+
+/// Who has something to do when a peer is gone.
+pub trait PeerObserver: Send + Sync + fmt::Debug {
+    /// It is: told once, by the thread that notices first.
+    fn peer_is_gone(&self);
 }
 
 impl PeerState {
     /// Of a peer whose end wakes who waits for `bell`.
     #[must_use]
     pub fn with_bell(bell: &Arc<Doorbell>) -> Self {
-        Self { gone: AtomicBool::new(false), bell: Some(Arc::clone(bell)) }
+        Self { bell: Some(Arc::clone(bell)), ..Self::default() }
     }
 
     /// Notes that the peer is gone.
@@ -34,6 +43,19 @@ impl PeerState {
         self.gone.store(true, Ordering::Release);
         if let Some(bell) = &self.bell {
             bell.ring();
+        }
+        let observers = std::mem::take(&mut *self.observers.lock());
+        observers.iter().filter_map(Weak::upgrade).for_each(|observer| observer.peer_is_gone());
+    }
+
+    /// Has `observer` told when it is, or at once.
+    pub fn observe(&self, observer: Weak<dyn PeerObserver>) {
+        let mut observers = self.observers.lock();
+        observers.retain(|other| other.strong_count() > 0);
+        observers.push(observer);
+        drop(observers);
+        if self.is_gone() {
+            self.set_gone();
         }
     }
 

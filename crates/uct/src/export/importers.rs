@@ -55,7 +55,7 @@ impl ImporterPage {
             && !self.is_dead()
     }
 
-    pub(super) fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.process.as_ref().map_or(0, Process::pid)
     }
 }

@@ -17,12 +17,13 @@ pub mod error;
 pub mod gate;
 pub mod importers;
 pub mod in_flight;
+mod placements;
 pub mod registry;
 pub mod table;
 pub mod token;
 pub mod wire;
 
 pub use error::{ExportError, NotRevoked, Refusal};
-pub use gate::{Gate, PeerState};
+pub use gate::{Gate, PeerObserver, PeerState};
 pub use table::{Claim, Export, ExportTable};
 pub use token::Token;

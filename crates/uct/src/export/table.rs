@@ -17,12 +17,14 @@ use ucs::mem::{Mapping, MemError, Memfd};
 
 use super::error::{ExportError, NotRevoked, Refusal};
 use super::gate::SlotSet;
+use super::placements::Placements;
 use super::importers::{ImporterPage, vault_holders};
 use super::in_flight;
 use super::registry;
 use super::token::Token;
 use super::wire;
 use crate::memory::{LocalMem, Rights};
+use crate::service::Placement;
 
 /// Where an export is announced, and how it is recognised: what transports put into keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,6 +98,7 @@ pub struct ExportTable {
     /// In-flight slots of importers in this very process.
     local: OnceLock<Arc<SlotSet>>,
     pages: Mutex<Vec<Arc<ImporterPage>>>,
+    placements: Placements,
     state: Mutex<State>,
 }
 
@@ -153,6 +156,7 @@ impl ExportTable {
             shared: OnceLock::new(),
             local: OnceLock::new(),
             pages: Mutex::new(Vec::new()),
+            placements: Placements::default(),
             state: Mutex::new(state),
         })
     }
@@ -299,6 +303,28 @@ impl ExportTable {
         self.pages.lock().retain(|other| !Arc::ptr_eq(other, page));
     }
 
+    /// Takes note of a registration in an importer's protection domain, which a revocation ends. `false`: the export does not live any more, and the
+    /// registration has been ended.
+    pub fn add_placement(&self, claim: &Claim, placement: &Arc<dyn Placement>) -> bool {
+        self.placements.add(claim.id, placement);
+        let lives = self.verify(claim).is_ok();
+        if !lives && let Err(error) = self.placements.end(claim.id) {
+            tracing::error!(%error, "memory that is exported no longer");
+        }
+        lives
+    }
+
+    /// Forgets one, whose importer has gone: the registration ends with the last reference.
+    pub fn remove_placement(&self, id: u64, placement: &Arc<dyn Placement>) {
+        self.placements.remove(id, placement);
+    }
+
+    /// Whether it has not been ended.
+    #[must_use]
+    pub fn has_placement(&self, placement: &Arc<dyn Placement>) -> bool {
+        self.placements.has(placement)
+    }
+
     /// Lets go of memory on the service thread. The drop of a user's buffer is the user's code, which may take its time, panic,
     /// or drop this very context: it gets a thread of its own.
     pub fn let_go(&self, mem: Arc<LocalMem>) {
@@ -321,7 +347,8 @@ impl ExportTable {
         let mut state = self.state.lock();
         let mut index = 0;
         while index < state.kept.len() {
-            if self.holders(state.kept[index].claim.id).is_empty() {
+            let id = state.kept[index].claim.id;
+            if self.holders(id).is_empty() && self.placements.end(id).is_ok() {
                 let kept = state.kept.swap_remove(index);
                 state.free.push(kept.claim.slot);
                 drained.push(kept);
@@ -377,7 +404,8 @@ impl ExportTable {
             return Ok(()); // revoked and drained before
         }
         drop(state);
-        let verdict = patience.map_or(Ok(()), |patience| self.drain(claim.id, patience));
+        let drained = patience.map_or(Ok(()), |patience| self.drain(claim.id, patience));
+        let verdict = drained.and_then(|()| self.placements.end(claim.id));
         if verdict.is_ok() {
             let mut state = self.state.lock();
             let position = state.kept.iter().position(|kept| kept.claim == *claim);

@@ -15,7 +15,7 @@ use rustix::net::{
 use ucs::mem::{Limit, MemError};
 use ucs::time::Deadline;
 
-use super::wire::{DecodeError, Introduction, MAX_FDS, REPLY_LEN, Reply, Request, Verdict};
+use super::wire::{DecodeError, Introduction, MAX_FDS, PlacedKeys, Placing, REPLY_LEN, Reply, Request, Verdict, encode_unplace};
 use crate::export::Refusal;
 use crate::memory::Rights;
 use crate::process::Process;
@@ -59,6 +59,9 @@ pub enum ConnectError {
     /// The worker has as many connections as it lets come, or as it lets this process have.
     #[error("the peer has as many connections as it lets come, or as one process may have of them")]
     TooMany,
+    /// The exporter does not place memory in other processes' protection domains.
+    #[error("the exporter registers no memory for other processes: it has no such RDMA device, or is another user's, or has not allowed it")]
+    NotPlaced,
     /// The memory has no descriptor to pass.
     #[error("the exporter's memory has no descriptor to pass")]
     NoDescriptor,
@@ -88,6 +91,9 @@ pub struct Granted {
     /// The export table and the in-flight page, when they were wanted.
     pub control: Option<(OwnedFd, OwnedFd)>,
 }
+
+/// What came: its bytes, its descriptors, and whether there are less of those than were sent.
+type Received = (Vec<u8>, Vec<OwnedFd>, bool);
 
 /// A connection to an exporter's service socket.
 #[derive(Debug)]
@@ -182,7 +188,8 @@ impl Connection {
     /// [`ConnectError`].
     pub fn ask(&mut self, mut request: Request, deadline: &Deadline) -> Result<Granted, ConnectError> {
         request.sequence = self.next();
-        let (reply, mut fds) = self.exchange(&request.encode(), &[], deadline)?;
+        self.tell(&request.encode(), &[], deadline)?;
+        let (reply, mut fds) = self.granted(self.receive()?)?;
         let expected = request.fds();
         if fds.len() != expected || reply.fds as usize != expected {
             return Err(self.missing(expected, fds.len()));
@@ -206,7 +213,31 @@ impl Connection {
         deadline: &Deadline,
     ) -> Result<(), ConnectError> {
         asked.sequence = self.next();
-        self.exchange(&asked.encode(), &[memory], deadline).map(drop)
+        self.tell(&asked.encode(), &[memory], deadline)?;
+        self.granted(self.receive()?).map(drop)
+    }
+
+    /// Asks to have the memory of an export, whose token was shown on this connection, registered in a domain of this process's: that of which
+    /// `command` is the command descriptor. After an error other than [`ConnectError::Denied`], [`ConnectError::NotPlaced`] and
+    /// [`ConnectError::TooMany`] the connection is of no further use.
+    ///
+    /// # Errors
+    /// [`ConnectError`].
+    pub fn place(
+        &mut self,
+        mut asked: Placing,
+        command: BorrowedFd<'_>,
+        deadline: &Deadline,
+    ) -> Result<PlacedKeys, ConnectError> {
+        asked.sequence = self.next();
+        self.tell(&asked.encode(), &[command], deadline)?;
+        let received = self.receive()?;
+        match PlacedKeys::decode(&received.0)? {
+            Some(keys) if keys.sequence == self.sequence => Ok(keys),
+            Some(_) => Err(DecodeError::Unknown("sequence number").into()),
+            // It grants nothing that was asked.
+            None => self.granted(received).and(Err(DecodeError::Unknown("verdict").into())),
+        }
     }
 
     fn next(&mut self) -> u32 {
@@ -214,13 +245,16 @@ impl Connection {
         self.sequence
     }
 
-    /// Sends a message and waits for the reply that grants it.
-    fn exchange(
-        &self,
-        bytes: &[u8],
-        fds: &[BorrowedFd<'_>],
-        deadline: &Deadline,
-    ) -> Result<(Reply, Vec<OwnedFd>), ConnectError> {
+    /// Says that a placement is needed no more, if that can be said at once: otherwise it ends with the connection.
+    pub fn unplace(&self, handle: u32) {
+        let mut control = SendAncillaryBuffer::default();
+        let bytes = encode_unplace(handle);
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        let _ = sendmsg(&*self.socket, &[IoSlice::new(&bytes)], &mut control, flags);
+    }
+
+    /// Sends a message and waits for its reply.
+    fn tell(&self, bytes: &[u8], fds: &[BorrowedFd<'_>], deadline: &Deadline) -> Result<(), ConnectError> {
         loop {
             let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
             let mut control = SendAncillaryBuffer::new(&mut space);
@@ -234,8 +268,15 @@ impl Connection {
                 Err(errno) => return Err(ConnectError::Sys { call: "sendmsg", errno }),
             }
         }
-        wait(deadline, self.socket.as_fd(), PollFlags::IN)?;
-        let (reply, fds) = self.receive()?;
+        wait(deadline, self.socket.as_fd(), PollFlags::IN)
+    }
+
+    /// The reply that is to grant what was asked.
+    fn granted(&self, (bytes, fds, is_cut): Received) -> Result<(Reply, Vec<OwnedFd>), ConnectError> {
+        let reply = Reply::decode(&bytes)?;
+        if is_cut {
+            return Err(self.missing(reply.fds as usize, fds.len()));
+        }
         if reply.verdict == Verdict::NoResource {
             return Err(ConnectError::NoResource);
         }
@@ -248,10 +289,11 @@ impl Connection {
             Verdict::NoDescriptor => Err(ConnectError::NoDescriptor),
             Verdict::NoResource => Err(ConnectError::NoResource),
             Verdict::TooMany => Err(ConnectError::TooMany),
+            Verdict::NotPlaced => Err(ConnectError::NotPlaced),
         }
     }
 
-    fn receive(&self) -> Result<(Reply, Vec<OwnedFd>), ConnectError> {
+    fn receive(&self) -> Result<Received, ConnectError> {
         let mut bytes = [0; REPLY_LEN + 1];
         let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -274,11 +316,8 @@ impl Connection {
                 fds.extend(rights);
             }
         }
-        let reply = Reply::decode(bytes.get(..received.bytes).unwrap_or_default())?;
-        if received.flags.contains(ReturnFlags::CTRUNC) {
-            return Err(self.missing(reply.fds as usize, fds.len()));
-        }
-        Ok((reply, fds))
+        let bytes = bytes.get(..received.bytes).unwrap_or_default().to_vec();
+        Ok((bytes, fds, received.flags.contains(ReturnFlags::CTRUNC)))
     }
 
     /// Descriptors are missing: because this process can have no more, or because the exporter lied.

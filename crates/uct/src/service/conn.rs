@@ -15,12 +15,22 @@ use ucs::mem::{Access, ForeignFdError, Mapping, Memfd};
 use super::arrivals::{Arrival, Arrivals, Entrance};
 use super::shares::Share;
 use super::sys;
-use super::wire::{Introduction, MAX_FDS, Message, REQUEST_LEN, Reply, Request, Verdict};
+use super::placing::{Domain, Placement, Placers};
+use super::wire::{Introduction, MAX_FDS, Message, PlacedKeys, Placing, REPLY_LEN, REQUEST_LEN, Reply, Request, Verdict};
 use crate::export::ExportTable;
 use crate::export::Refusal;
 use crate::export::importers::ImporterPage;
 use crate::memory::LocalMem;
 use crate::process::Process;
+
+/// Placements of one export for one importer, at once.
+const MAX_PLACEMENTS: usize = 8;
+
+/// Whether a process of this user is at the other end (SO_PEERCRED, `unix(7)`).
+fn is_same_user(socket: &OwnedFd) -> bool {
+    let peer = rustix::net::sockopt::socket_peercred(socket);
+    peer.is_ok_and(|peer| peer.uid == rustix::process::geteuid())
+}
 
 /// An importer's connection.
 #[derive(Debug)]
@@ -29,6 +39,8 @@ pub(super) struct Conn {
     /// Its process, until its page has it.
     process: Option<Process>,
     page: Option<Arc<ImporterPage>>,
+    /// What was placed for it, by export.
+    placements: Vec<(u64, Arc<dyn Placement>)>,
     /// Which process it comes from: equal for equal processes.
     pub(super) peer: u64,
     /// When it came; it must show a token soon.
@@ -54,11 +66,17 @@ pub(super) enum Next {
 
 impl Conn {
     pub(super) fn new(socket: OwnedFd, process: Option<Process>, peer: u64) -> Self {
-        Self { socket, process, page: None, peer, since: Instant::now(), proven: false, muted: false }
+        Self { socket, process, page: None, placements: Vec::new(), peer, since: Instant::now(), proven: false, muted: false }
     }
 
-    pub(super) fn into_page(self) -> Option<Arc<ImporterPage>> {
-        self.page
+    /// Ends what it has: its importer accesses nothing any more.
+    pub(super) fn end(self, exports: &ExportTable) {
+        for (id, placement) in &self.placements {
+            exports.remove_placement(*id, placement);
+        }
+        if let Some(page) = &self.page {
+            exports.remove_page(page);
+        }
     }
 
     /// Whether its other end is closed: a message of no bytes looks the same to `recv(2)`.
@@ -73,7 +91,7 @@ impl Conn {
     }
 
     /// Answers one message, if one is there. Never blocks: a peer that does not take its reply has no more.
-    pub(super) fn step(&mut self, exports: &ExportTable, arrivals: &Arrivals) -> Next {
+    pub(super) fn step(&mut self, exports: &ExportTable, arrivals: &Arrivals, placers: &Placers) -> Next {
         let mut bytes = [0; REQUEST_LEN + 1];
         let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -85,19 +103,27 @@ impl Conn {
             Err(Errno::AGAIN | Errno::INTR) => return Next::Keep,
             Err(_) => return Next::Close,
         };
-        // Whatever came along is closed, but for the first descriptor of an introduction.
-        let memory = control.drain().find_map(|message| match message {
+        // Whatever came along is closed, but for the first descriptor of an introduction, or of a placing.
+        let passed = control.drain().find_map(|message| match message {
             RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
             _ => None,
         });
         match Message::decode(bytes.get(..received).unwrap_or_default()) {
             Ok(Message::Attach(request)) => self.answer(&request, exports),
             // The memory has come, and this process could have no descriptor of it (`unix(7)`, MSG_CTRUNC).
-            Ok(Message::Connect(asked)) if is_cut && memory.is_none() && !self.proven => {
+            Ok(Message::Place(asked)) => self.place(&asked, passed, exports, placers),
+            Ok(Message::Unplace(handle)) => {
+                if let Some(at) = self.placements.iter().position(|(_, other)| other.handle() == handle) {
+                    let (id, placement) = self.placements.swap_remove(at);
+                    exports.remove_placement(id, &placement);
+                }
+                Next::Keep
+            }
+            Ok(Message::Connect(asked)) if is_cut && passed.is_none() && !self.proven => {
                 let _ = self.send(&Reply::without(Verdict::NoResource, asked.sequence), &[]);
                 Next::Close
             }
-            Ok(Message::Connect(asked)) => self.introduce(&asked, memory, exports, arrivals),
+            Ok(Message::Connect(asked)) => self.introduce(&asked, passed, exports, arrivals),
             Err(error) => {
                 tracing::debug!(%error, "a message that is none on the service socket");
                 self.misbehaves()
@@ -148,6 +174,57 @@ impl Conn {
         match (self.send(&Reply::without(verdict, asked.sequence), &[]), shared) {
             (Next::Keep, Some(shared)) => Next::HandOver(entrance, share, shared, asked.from),
             _ => Next::Close,
+        }
+    }
+
+    /// Registers memory of an export in a domain of the importer's, which has shown the export's token on this connection, and has its page:
+    /// by that its accesses are told.
+    fn place(
+        &mut self,
+        asked: &Placing,
+        command: Option<OwnedFd>,
+        exports: &ExportTable,
+        placers: &Placers,
+    ) -> Next {
+        let (Some(command), Some(page)) = (command, &self.page) else { return self.misbehaves() };
+        let refuse = |verdict| Reply::without(verdict, asked.sequence);
+        let verified = if asked.uuid == *exports.uuid() {
+            exports.verify(&asked.claim)
+        } else {
+            Err(Refusal::Stale)
+        };
+        let mem = match verified {
+            Ok(mem) => mem,
+            Err(refusal) => return self.send(&refuse(Verdict::Refused(refusal)), &[]),
+        };
+        let id = asked.claim.id;
+        self.placements.retain(|(_, placement)| exports.has_placement(placement));
+        let verdict = if !is_same_user(&self.socket) {
+            Err(Verdict::NotPlaced)
+        } else if self.placements.iter().filter(|(other, _)| *other == id).count() >= MAX_PLACEMENTS {
+            Err(Verdict::TooMany)
+        } else {
+            let domain = Domain { command, number: asked.domain };
+            match placers.place(&domain, page.pid(), &mem) {
+                None => Err(Verdict::NotPlaced),
+                Some(Ok(placed)) => Ok(placed),
+                Some(Err(why)) => {
+                    tracing::warn!(why, "exported memory cannot be registered for an importer");
+                    Err(Verdict::NoResource)
+                }
+            }
+        };
+        exports.let_go(mem);
+        match verdict {
+            Err(verdict) => self.send(&refuse(verdict), &[]),
+            Ok(placed) if exports.add_placement(&asked.claim, &placed.placement) => {
+                let (lkey, rkey, handle) = (placed.lkey, placed.rkey, placed.placement.handle());
+                self.placements.push((id, placed.placement));
+                let keys = PlacedKeys { sequence: asked.sequence, lkey, rkey, handle };
+                self.send_bytes(&keys.encode(), &[]).map_or_else(|_| self.misbehaves(), |()| Next::Keep)
+            }
+            // Revoked meanwhile.
+            Ok(_) => self.send(&refuse(Verdict::Refused(Refusal::Stale)), &[]),
         }
     }
 
@@ -235,20 +312,24 @@ impl Conn {
     }
 
     fn send(&self, reply: &Reply, fds: &[BorrowedFd<'_>]) -> Next {
-        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
-            return self.misbehaves();
-        }
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        match sendmsg(&self.socket, &[IoSlice::new(&reply.encode())], &mut control, flags) {
-            Ok(_) => Next::Keep,
+        match self.send_bytes(&reply.encode(), fds) {
+            Ok(()) => Next::Keep,
             // Too many descriptors of this user are on their way, or there is no memory: not this peer's fault.
             Err(Errno::TOOMANYREFS | Errno::NOMEM | Errno::NOBUFS) if !fds.is_empty() => {
                 self.send(&Reply::without(Verdict::NoResource, reply.sequence), &[])
             }
             Err(_) => self.misbehaves(),
         }
+    }
+
+    fn send_bytes(&self, bytes: &[u8; REPLY_LEN], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+            return Err(Errno::INVAL);
+        }
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        sendmsg(&self.socket, &[IoSlice::new(bytes)], &mut control, flags).map(drop)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The exporters this context has reached over their service sockets: one connection each, for all imports from it.
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
@@ -13,7 +13,7 @@ use ucs::time::Deadline;
 use super::client::{ConnectError, Connection, Granted};
 use super::server::{Service, name_of};
 use super::watch::{Watch, Watching};
-use super::wire::{Introduction, Request};
+use super::wire::{Introduction, PlacedKeys, Placing, Request};
 use crate::api::{AttachError, AttachRequest};
 use crate::export::gate::SlotSet;
 use crate::export::{Claim, Gate, PeerState, wire};
@@ -57,6 +57,12 @@ impl Link {
         let state = Arc::default();
         let watching = service.watch(&state, watches)?;
         Ok(Self { state, table, slots, _watching: watching })
+    }
+
+    /// What is known of the exporter's process.
+    #[must_use]
+    pub fn state(&self) -> &PeerState {
+        &self.state
     }
 
     /// The exporter's table.
@@ -136,6 +142,35 @@ impl Peer {
     #[must_use]
     pub fn process(&self) -> &Process {
         &self.process
+    }
+
+    /// Has the exporter register an export's memory in the domain of this process whose number is `domain`, in the context that `command` is the command
+    /// descriptor of.
+    ///
+    /// # Errors
+    /// [`AttachError`].
+    pub fn place(
+        &self,
+        (uuid, claim): (&[u8; 16], &Claim),
+        (command, domain): (BorrowedFd<'_>, u32),
+        deadline: &Deadline,
+    ) -> Result<PlacedKeys, AttachError> {
+        let mut connection = self.connection.lock();
+        let open = connection.as_mut().ok_or(AttachError::Closed)?;
+        let asked = Placing { sequence: 0, uuid: *uuid, claim: *claim, domain };
+        open.place(asked, command, deadline).map_err(|error| {
+            if !matches!(error, ConnectError::Denied(_) | ConnectError::NotPlaced | ConnectError::TooMany) {
+                *connection = None;
+            }
+            AttachError::of_service(error)
+        })
+    }
+
+    /// Says that a placement is needed no more.
+    pub fn unplace(&self, handle: u32) {
+        if let Some(connection) = &*self.connection.lock() {
+            connection.unplace(handle);
+        }
     }
 
     /// Asks again on the connection. `None`: it is of no more use.

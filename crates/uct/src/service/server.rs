@@ -5,7 +5,7 @@ use std::fmt;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -24,6 +24,7 @@ use super::arrivals::{Arrivals, Door};
 use super::conn::{Conn, Next};
 use super::listener::{ListenError, Listener};
 use super::peers::{Connected, Exporter, Grant, Peers};
+use super::placing::{Placer, Placers};
 use super::watch::{Watch, Watches, Watching};
 use super::wire::Introduction;
 use crate::api::AttachError;
@@ -93,6 +94,7 @@ pub struct Service {
     directory: Option<PathBuf>,
     peers: Peers,
     arrivals: Arc<Arrivals>,
+    placers: Arc<Placers>,
 }
 
 /// Bytes of a socket's name.
@@ -150,6 +152,7 @@ impl Service {
             directory,
             peers,
             arrivals: Arc::default(),
+            placers: Arc::default(),
         }
     }
 
@@ -216,6 +219,11 @@ impl Service {
             length: memory.len() as u64,
         };
         self.peers.introduce(exporter, asked, memory, deadline)
+    }
+
+    /// Has exports placed in importers' protection domains by `placer`, as long as it lives: [`super::placing`].
+    pub fn place_by(&self, placer: Weak<dyn Placer>) {
+        self.placers.add(placer);
     }
 
     /// Sees to it that importers are served.
@@ -289,8 +297,8 @@ impl Service {
                 orders: Mutex::new(Vec::new()),
                 next: AtomicU64::new(FIRST),
             });
-            let mut events =
-                Events::new(Arc::clone(&shared), Arc::clone(&self.exports), Arc::clone(&self.arrivals));
+            let (exports, arrivals) = (Arc::clone(&self.exports), Arc::clone(&self.arrivals));
+            let mut events = Events::new(Arc::clone(&shared), exports, arrivals, Arc::clone(&self.placers));
             // A thread begins with the signals of the one that starts it blocked.
             let thread = ucs::signals::with_signals_blocked(|| {
                 std::thread::Builder::new()
@@ -348,6 +356,7 @@ struct Events {
     shared: Arc<Shared>,
     exports: Arc<ExportTable>,
     arrivals: Arc<Arrivals>,
+    placers: Arc<Placers>,
     listeners: Vec<Listener>,
     conns: HashMap<u64, Conn>,
     sweeping: bool,
@@ -358,9 +367,14 @@ struct Events {
 }
 
 impl Events {
-    fn new(shared: Arc<Shared>, exports: Arc<ExportTable>, arrivals: Arc<Arrivals>) -> Self {
+    fn new(
+        shared: Arc<Shared>,
+        exports: Arc<ExportTable>,
+        arrivals: Arc<Arrivals>,
+        placers: Arc<Placers>,
+    ) -> Self {
         let (listeners, conns) = (Vec::new(), HashMap::new());
-        Self { shared, exports, arrivals, listeners, conns, sweeping: false, paused: None, is_short: false }
+        Self { shared, exports, arrivals, placers, listeners, conns, sweeping: false, paused: None, is_short: false }
     }
 
     fn run(&mut self) {
@@ -494,7 +508,7 @@ impl Events {
         if self.conns.get(&id).is_some_and(|conn| conn.muted) {
             self.close(id); // nothing else wakes us for it
         } else if let Some(conn) = self.conns.get_mut(&id) {
-            match conn.step(&self.exports, &self.arrivals) {
+            match conn.step(&self.exports, &self.arrivals, &self.placers) {
                 Next::Keep => {}
                 Next::HandOver(entrance, share, memory, from) => {
                     let Some(conn) = self.conns.remove(&id) else { return };
@@ -523,8 +537,6 @@ impl Events {
         let Some(conn) = self.conns.remove(&id) else { return };
         conn.shut_down();
         let _ = epoll::delete(self.shared.watches.epoll(), conn.as_fd());
-        if let Some(page) = conn.into_page() {
-            self.exports.remove_page(&page);
-        }
+        conn.end(&self.exports);
     }
 }

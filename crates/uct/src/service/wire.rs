@@ -1,4 +1,4 @@
-//! The messages on the service socket, version 1, little-endian: one request or introduction, one reply, each of fixed length.
+//! The messages on the service socket, version 1, little-endian: one request, introduction or placing, one reply, each of fixed length.
 
 use crate::export::{Claim, Refusal, Token};
 use crate::memory::Rights;
@@ -13,9 +13,12 @@ pub const MAX_FDS: usize = 3;
 
 const REQUEST_MAGIC: [u8; 4] = *b"RXSQ";
 const REPLY_MAGIC: [u8; 4] = *b"RXSA";
+const PLACED_MAGIC: [u8; 4] = *b"RXSP";
 const VERSION: u16 = 1;
 const ATTACH: u16 = 1;
 const CONNECT: u16 = 2;
+const PLACE: u16 = 3;
+const UNPLACE: u16 = 4;
 const WANT_CONTROL: u32 = 1;
 const WITHOUT_MEMORY: u32 = 4;
 
@@ -53,9 +56,42 @@ pub struct Introduction {
     pub length: u64,
 }
 
-/// Either of the messages that a service is asked.
+/// An importer asks to have an export's memory registered in a protection domain of its own RDMA device: the command descriptor of the
+/// domain's context comes along.
+///
+/// As long as a [`Request`], as which it is laid out, with the domain where that has nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placing {
+    /// Comes back in the reply.
+    pub sequence: u32,
+    /// The context that exports.
+    pub uuid: [u8; 16],
+    /// What the handle says, with the token.
+    pub claim: Claim,
+    /// The kernel's number of the domain, in its context.
+    pub domain: u32,
+}
+
+/// The reply that grants a [`Placing`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlacedKeys {
+    /// The placing's.
+    pub sequence: u32,
+    /// For requests that use the memory as their local buffer.
+    pub lkey: u32,
+    /// For requests that reach it over a queue pair of the same domain.
+    pub rkey: u32,
+    /// The kernel's number of the registration, in the domain's context.
+    pub handle: u32,
+}
+
+/// One of the messages that a service is asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
+    /// To place an export's memory.
+    Place(Placing),
+    /// The placement of this number is needed no more. There is no reply.
+    Unplace(u32),
     /// For an export's memory.
     Attach(Request),
     /// For a connection of two workers.
@@ -68,9 +104,12 @@ impl Message {
     /// # Errors
     /// [`DecodeError`].
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
-        match Introduction::decode(bytes) {
-            Err(DecodeError::Unknown("kind")) => Request::decode(bytes).map(Self::Attach),
-            decoded => decoded.map(Self::Connect),
+        match begin(bytes)?.1 {
+            ATTACH => Request::decode(bytes).map(Self::Attach),
+            CONNECT => Introduction::decode(bytes).map(Self::Connect),
+            PLACE => Placing::decode(bytes).map(Self::Place),
+            UNPLACE => decode_unplace(bytes).map(Self::Unplace),
+            _ => Err(DecodeError::Unknown("kind")),
         }
     }
 }
@@ -113,7 +152,124 @@ impl Introduction {
     }
 }
 
-/// Reads what both messages begin with; answers the kind.
+impl Placing {
+    /// Its bytes.
+    #[must_use]
+    pub fn encode(&self) -> [u8; REQUEST_LEN] {
+        let mut bytes = [0; REQUEST_LEN];
+        let written = write_claim(
+            &mut Writer::new(&mut bytes),
+            PLACE,
+            (self.sequence, 0),
+            (&self.uuid, &self.claim),
+            self.domain,
+        );
+        debug_assert!(written.is_ok(), "REQUEST_LEN holds a placing");
+        bytes
+    }
+
+    /// Reads a placing: total, and canonical.
+    ///
+    /// # Errors
+    /// [`DecodeError`].
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let ((sequence, flags), uuid, claim, domain) = read_claim(bytes, PLACE)?;
+        check(flags == 0, "flag")?;
+        Ok(Self { sequence, uuid, claim, domain })
+    }
+}
+
+impl PlacedKeys {
+    /// Its bytes.
+    #[must_use]
+    pub fn encode(&self) -> [u8; REPLY_LEN] {
+        let mut bytes = [0; REPLY_LEN];
+        let written = self.write(&mut Writer::new(&mut bytes));
+        debug_assert!(written.is_ok(), "REPLY_LEN holds the keys");
+        bytes
+    }
+
+    fn write(&self, to: &mut Writer<'_>) -> Result<(), NoRoom> {
+        to.bytes(&PLACED_MAGIC)?.u16(VERSION)?.u16(0)?.u32(self.sequence)?;
+        to.u32(self.lkey)?.u32(self.rkey)?.u32(self.handle)?.u64(0)?;
+        Ok(())
+    }
+
+    /// Reads the keys: total, and canonical. `None`: it is another reply.
+    ///
+    /// # Errors
+    /// [`DecodeError`].
+    pub fn decode(bytes: &[u8]) -> Result<Option<Self>, DecodeError> {
+        if bytes.len() != REPLY_LEN {
+            return Err(DecodeError::Length { expected: REPLY_LEN, found: bytes.len() });
+        }
+        let mut from = Reader::new(bytes);
+        if from.array()? != PLACED_MAGIC {
+            return Ok(None);
+        }
+        check(from.u16()? == VERSION, "version")?;
+        check(from.u16()? == 0, "reserved field")?;
+        let (sequence, lkey, rkey, handle) = (from.u32()?, from.u32()?, from.u32()?, from.u32()?);
+        check(from.u64()? == 0, "reserved field")?;
+        Ok(Some(Self { sequence, lkey, rkey, handle }))
+    }
+}
+
+/// The message that a placement is needed no more: the number that its keys came with.
+#[must_use]
+pub fn encode_unplace(handle: u32) -> [u8; REQUEST_LEN] {
+    let mut bytes = [0; REQUEST_LEN];
+    let written = write_unplace(&mut Writer::new(&mut bytes), handle);
+    debug_assert!(written.is_ok(), "REQUEST_LEN holds it");
+    bytes
+}
+
+fn write_unplace(to: &mut Writer<'_>, handle: u32) -> Result<(), NoRoom> {
+    to.bytes(&REQUEST_MAGIC)?.u16(VERSION)?.u16(UNPLACE)?.u32(0)?.u32(0)?.u32(handle)?;
+    Ok(())
+}
+
+fn decode_unplace(bytes: &[u8]) -> Result<u32, DecodeError> {
+    let (mut from, kind) = begin(bytes)?;
+    check(kind == UNPLACE, "kind")?;
+    check(from.u64()? == 0, "reserved field")?;
+    let handle = from.u32()?;
+    check(from.bytes(from.remaining())?.iter().all(|byte| *byte == 0), "reserved field")?;
+    Ok(handle)
+}
+
+/// Writes a message with a claim.
+fn write_claim(
+    to: &mut Writer<'_>,
+    kind: u16,
+    (sequence, flags): (u32, u32),
+    (uuid, claim): (&[u8; 16], &Claim),
+    last: u32,
+) -> Result<(), NoRoom> {
+    to.bytes(&REQUEST_MAGIC)?.u16(VERSION)?.u16(kind)?;
+    to.u32(sequence)?.u32(flags)?;
+    to.bytes(uuid)?;
+    to.u64(claim.id)?.u64(claim.epoch)?.u64(claim.address)?.u64(claim.length)?;
+    to.u32(claim.slot)?.u32(last)?.bytes(claim.token.as_bytes())?;
+    Ok(())
+}
+
+/// Sequence and flags, uuid, claim, and the word behind the slot, of a message of this kind.
+type WithClaim = ((u32, u32), [u8; 16], Claim, u32);
+
+/// Reads a message with a claim.
+fn read_claim(bytes: &[u8], wanted: u16) -> Result<WithClaim, DecodeError> {
+    let (mut from, kind) = begin(bytes)?;
+    check(kind == wanted, "kind")?;
+    let (sequence, flags) = (from.u32()?, from.u32()?);
+    let uuid = from.array()?;
+    let (id, epoch, address, length) = (from.u64()?, from.u64()?, from.u64()?, from.u64()?);
+    let (slot, last) = (from.u32()?, from.u32()?);
+    let token = Token::from_bytes(from.array()?);
+    Ok(((sequence, flags), uuid, Claim { slot, id, epoch, address, length, token }, last))
+}
+
+/// Reads what all messages begin with; answers the kind.
 fn begin(bytes: &[u8]) -> Result<(Reader<'_>, u16), DecodeError> {
     if bytes.len() != REQUEST_LEN {
         return Err(DecodeError::Length { expected: REQUEST_LEN, found: bytes.len() });
@@ -138,6 +294,8 @@ pub enum Verdict {
     NoResource,
     /// The worker has as many connections as it lets come, or half of them are of the process that asks.
     TooMany,
+    /// The memory is not placed in other processes' domains: not allowed here, or no such device.
+    NotPlaced,
 }
 
 /// The exporter's answer.
@@ -204,12 +362,7 @@ impl Request {
     }
 
     fn write(&self, to: &mut Writer<'_>) -> Result<(), NoRoom> {
-        to.bytes(&REQUEST_MAGIC)?.u16(VERSION)?.u16(ATTACH)?;
-        to.u32(self.sequence)?.u32(self.flags())?;
-        to.bytes(&self.uuid)?;
-        to.u64(self.claim.id)?.u64(self.claim.epoch)?.u64(self.claim.address)?.u64(self.claim.length)?;
-        to.u32(self.claim.slot)?.u32(0)?.bytes(self.claim.token.as_bytes())?;
-        Ok(())
+        write_claim(to, ATTACH, (self.sequence, self.flags()), (&self.uuid, &self.claim), 0)
     }
 
     /// Reads a request: total, and canonical (what it accepts, `encode` writes again).
@@ -217,17 +370,9 @@ impl Request {
     /// # Errors
     /// [`DecodeError`].
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
-        let (mut from, kind) = begin(bytes)?;
-        check(kind == ATTACH, "kind")?;
-        let sequence = from.u32()?;
-        let flags = from.u32()?;
+        let ((sequence, flags), uuid, claim, last) = read_claim(bytes, ATTACH)?;
         check(flags & !(WANT_CONTROL | WITHOUT_MEMORY) == 0, "flag")?;
-        let uuid = from.array()?;
-        let (id, epoch, address, length) = (from.u64()?, from.u64()?, from.u64()?, from.u64()?);
-        let slot = from.u32()?;
-        check(from.u32()? == 0, "reserved field")?;
-        let token = Token::from_bytes(from.array()?);
-        let claim = Claim { slot, id, epoch, address, length, token };
+        check(last == 0, "reserved field")?;
         let (want_control, want_memory) = (flags & WANT_CONTROL != 0, flags & WITHOUT_MEMORY == 0);
         Ok(Self { sequence, want_control, want_memory, uuid, claim })
     }
@@ -243,6 +388,7 @@ impl Verdict {
             Self::NoDescriptor => 4,
             Self::NoResource => 5,
             Self::TooMany => 7,
+            Self::NotPlaced => 8,
         }
     }
 
@@ -255,6 +401,7 @@ impl Verdict {
             4 => Self::NoDescriptor,
             5 => Self::NoResource,
             7 => Self::TooMany,
+            8 => Self::NotPlaced,
             _ => return None,
         })
     }

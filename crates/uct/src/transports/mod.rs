@@ -3,7 +3,7 @@
 
 #[cfg(feature = "cma")]
 pub mod cma;
-#[cfg(any(feature = "shm", feature = "cma"))]
+#[cfg(any(feature = "shm", feature = "cma", feature = "verbs"))]
 mod mkey;
 #[cfg(any(feature = "self", feature = "shm"))]
 mod places;
@@ -11,9 +11,11 @@ mod places;
 pub mod self_;
 #[cfg(feature = "shm")]
 pub mod shm;
+#[cfg(feature = "verbs")]
+pub mod verbs;
 
 use crate::api::Component;
-#[cfg(any(feature = "shm", feature = "cma"))]
+#[cfg(any(feature = "shm", feature = "cma", feature = "verbs"))]
 use crate::api::OpenError;
 
 /// All transports of this build, the most direct first.
@@ -26,11 +28,13 @@ pub fn components() -> &'static [&'static dyn Component] {
         &shm::ShmComponent,
         #[cfg(feature = "cma")]
         &cma::CmaComponent,
+        #[cfg(feature = "verbs")]
+        &verbs::VerbsComponent,
     ]
 }
 
 /// This system's boot: the global id of memory domains that reach other processes of it.
-#[cfg(any(feature = "shm", feature = "cma"))]
+#[cfg(any(feature = "shm", feature = "cma", feature = "verbs"))]
 fn this_boot() -> Result<[u8; 16], OpenError> {
     crate::process::boot_id().ok_or(OpenError::Missing {
         what: "/proc/sys/kernel/random/boot_id, which tells one system from another,",
@@ -46,6 +50,8 @@ pub const ALIASES: &[(&str, &[&str])] =
 pub const NOT_HERE: &[&str] = &[
     #[cfg(not(feature = "cma"))]
     "cma",
+    #[cfg(not(feature = "verbs"))]
+    "verbs",
     "tcp",
     "sysv",
     "xpmem",

@@ -1,0 +1,10 @@
+//! The suite for `verbs`: exporter and importer are contexts of one process, or two processes, with one RDMA device. Without a device, it
+//! fails.
+
+use uct_conformance::{Fixture, Place};
+
+fn main() -> std::process::ExitCode {
+    let places = &[Place::SameContext, Place::TwoContexts, Place::TwoProcesses];
+    let settings = &[("UCX_VERBS_SHARE", "y")];
+    uct_conformance::main(&Fixture { settings, ..Fixture::of("verbs", places) })
+}

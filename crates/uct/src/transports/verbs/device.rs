@@ -1,0 +1,269 @@
+//! A device, its port, and what its queue pairs and registrations are made of.
+
+use std::sync::Arc;
+
+use rdma_core_sys::{
+    DeviceList, ibv_ah_attr, ibv_gid, ibv_gid_type, ibv_global_route, ibv_mtu, ibv_port_state, ibv_qp_attr,
+    ibv_qp_attr_mask as Mask, ibv_qp_cap, ibv_qp_init_attr, ibv_qp_state, ibv_qp_type,
+};
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
+
+use super::command;
+use super::sys::{Context, Cq, Mr, Pd, Qp};
+use crate::api::{OpenError, RegError};
+
+/// `IBV_LINK_LAYER_ETHERNET`, `<infiniband/verbs.h>`.
+const ETHERNET: u8 = 2;
+/// Requests on their way at once in one queue pair.
+pub(super) const DEPTH: u32 = 16;
+/// 4.096 µs × 2^18, about a second, for an acknowledgement: seven times, then the connection is given up (`ibv_modify_qp(3)`).
+const ACK_TIMEOUT: u8 = 18;
+const RETRIES: u8 = 7;
+/// Router hops.
+const HOPS: u8 = 64;
+
+/// An opened device with a protection domain.
+#[derive(Debug)]
+pub(super) struct Device {
+    pub(super) context: Arc<Context>,
+    pub(super) pd: Arc<Pd>,
+    pub(super) port: Port,
+    pub(super) max_mr: u64,
+    /// The driver's number for commands that come from other processes; `None`: this kernel takes none.
+    pub(super) driver: Option<u32>,
+}
+
+/// Where a device is connected to others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Port {
+    number: u8,
+    lid: u16,
+    mtu: ibv_mtu,
+    /// Of an Ethernet port always, of others where there is one.
+    gid: Option<Gid>,
+}
+
+/// An entry of a port's table of GIDs: an address in its network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Gid {
+    index: u8,
+    raw: [u8; 16],
+}
+
+/// The names of all devices.
+pub(super) fn names() -> Vec<String> {
+    match DeviceList::get() {
+        Ok(list) => list.names(),
+        Err(error) => {
+            tracing::debug!(%error, "no RDMA devices");
+            Vec::new()
+        }
+    }
+}
+
+/// How good an Ethernet port's GID is to be reached by, of those that RoCE v2 can use: an address that routers know before one of the link.
+fn rank(raw: [u8; 16], kind: Option<u32>) -> Option<u8> {
+    let is_v2 = kind == Some(ibv_gid_type::IBV_GID_TYPE_ROCE_V2.0);
+    match raw {
+        _ if !is_v2 => None,
+        raw if raw == [0; 16] => None,
+        [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, ..] => Some(0), // IPv4
+        [0xfe, 0x80..=0xbf, ..] => Some(2),
+        _ => Some(1),
+    }
+}
+
+/// Of the entries of an Ethernet port, the one to be reached by.
+fn choose(entries: impl IntoIterator<Item = (u8, [u8; 16], Option<u32>)>) -> Option<Gid> {
+    let ranked = entries.into_iter().filter_map(|(index, raw, kind)| Some((rank(raw, kind)?, index, raw)));
+    ranked.min().map(|(_, index, raw)| Gid { index, raw })
+}
+
+impl Port {
+    /// The first port of `count` that is up, with an address.
+    fn find(context: &Context, count: u8) -> Result<Self, OpenError> {
+        let mut why = OpenError::Missing {
+            what: "a port of the RDMA device that is up",
+            remedy: "see `rdma link`: set the network interface up, or plug the cable in",
+        };
+        for number in 1..=count {
+            let Ok(attr) = context.port(number) else { continue };
+            if attr.state != ibv_port_state::IBV_PORT_ACTIVE {
+                continue;
+            }
+            let length = u8::try_from(attr.gid_tbl_len).unwrap_or(u8::MAX);
+            let entries = (0..length).filter_map(|index| {
+                let (raw, kind) = context.gid(number, index).ok()?;
+                Some((index, raw, kind))
+            });
+            let gid = if attr.link_layer == ETHERNET { choose(entries) } else { None };
+            if attr.link_layer == ETHERNET && gid.is_none() {
+                why = OpenError::Missing {
+                    what: "an address of RoCE v2 at the RDMA device's port",
+                    remedy: "give its network interface an IP address; rdma-core must be 32 or later",
+                };
+                continue;
+            }
+            return Ok(Self { number, lid: attr.lid, mtu: attr.active_mtu, gid });
+        }
+        Err(why)
+    }
+
+    /// The way to a port of this network: to this one.
+    fn to_itself(&self) -> ibv_ah_attr {
+        let global = |gid: Gid| ibv_global_route {
+            dgid: ibv_gid { raw: gid.raw },
+            sgid_index: gid.index,
+            hop_limit: HOPS,
+            ..Default::default()
+        };
+        ibv_ah_attr {
+            grh: self.gid.map(global).unwrap_or_default(),
+            is_global: self.gid.is_some().into(),
+            dlid: self.lid,
+            port_num: self.number,
+            ..Default::default()
+        }
+    }
+}
+
+fn failed(what: &'static str) -> impl Fn(Errno) -> OpenError {
+    move |errno| OpenError::Device { what, errno }
+}
+
+impl Device {
+    /// Opens the device of this name.
+    pub(super) fn open(name: &str) -> Result<Self, OpenError> {
+        let absent = OpenError::Missing {
+            what: "the RDMA device of this name",
+            remedy: "name one that `rdma link` shows",
+        };
+        let context = Context::open(name).ok_or(absent)?.map_err(failed("ibv_open_device"))?;
+        let context = Arc::new(context);
+        let properties = context.properties().map_err(failed("ibv_query_device"))?.orig_attr;
+        let port = Port::find(&context, properties.phys_port_cnt)?;
+        let pd = Arc::new(Pd::new(&context).map_err(failed("ibv_alloc_pd"))?);
+        let driver = command::driver(context.command_fd());
+        Ok(Self { context, pd, port, max_mr: properties.max_mr_size, driver })
+    }
+
+    /// Registers pages of this process for local use.
+    pub(super) fn register(&self, address: usize, len: usize, writes: bool) -> Result<Mr, RegError> {
+        Mr::local(&self.pd, address, len, writes).map_err(|errno| reg_error(errno, len as u64))
+    }
+
+    /// A queue pair that is connected to itself: what is written by it arrives in this device, in memory of the same protection domain.
+    pub(super) fn loopback(&self) -> Result<Qp, Errno> {
+        let cq = Cq::new(&self.context, DEPTH)?;
+        let cap = ibv_qp_cap {
+            max_send_wr: DEPTH,
+            max_recv_wr: 1,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            ..Default::default()
+        };
+        let init = ibv_qp_init_attr { cap, qp_type: ibv_qp_type::IBV_QPT_RC, ..Default::default() };
+        let qp = Qp::new(&self.pd, cq, init)?;
+        let access = rdma_core_sys::ibv_access_flags::IBV_ACCESS_REMOTE_WRITE
+            | rdma_core_sys::ibv_access_flags::IBV_ACCESS_REMOTE_READ;
+        let attr = ibv_qp_attr {
+            qp_state: ibv_qp_state::IBV_QPS_INIT,
+            qp_access_flags: access.0,
+            port_num: self.port.number,
+            ..Default::default()
+        };
+        let mask =
+            Mask::IBV_QP_STATE | Mask::IBV_QP_PKEY_INDEX | Mask::IBV_QP_PORT | Mask::IBV_QP_ACCESS_FLAGS;
+        qp.modify(attr, mask)?;
+        let attr = ibv_qp_attr {
+            qp_state: ibv_qp_state::IBV_QPS_RTR,
+            path_mtu: self.port.mtu,
+            dest_qp_num: qp.number(),
+            max_dest_rd_atomic: 1,
+            min_rnr_timer: 12, // 640 µs
+            ah_attr: self.port.to_itself(),
+            ..Default::default()
+        };
+        let mask = Mask::IBV_QP_STATE
+            | Mask::IBV_QP_AV
+            | Mask::IBV_QP_PATH_MTU
+            | Mask::IBV_QP_DEST_QPN
+            | Mask::IBV_QP_RQ_PSN
+            | Mask::IBV_QP_MAX_DEST_RD_ATOMIC
+            | Mask::IBV_QP_MIN_RNR_TIMER;
+        qp.modify(attr, mask)?;
+        let attr = ibv_qp_attr {
+            qp_state: ibv_qp_state::IBV_QPS_RTS,
+            timeout: ACK_TIMEOUT,
+            retry_cnt: RETRIES,
+            rnr_retry: RETRIES,
+            max_rd_atomic: 1,
+            ..Default::default()
+        };
+        let mask = Mask::IBV_QP_STATE
+            | Mask::IBV_QP_TIMEOUT
+            | Mask::IBV_QP_RETRY_CNT
+            | Mask::IBV_QP_RNR_RETRY
+            | Mask::IBV_QP_SQ_PSN
+            | Mask::IBV_QP_MAX_QP_RD_ATOMIC;
+        qp.modify(attr, mask)?;
+        Ok(qp)
+    }
+}
+
+/// Why `len` bytes could not be registered.
+pub(super) fn reg_error(errno: Errno, len: u64) -> RegError {
+    match errno {
+        Errno::NOMEM | Errno::AGAIN | Errno::NOSPC => {
+            let limit = getrlimit(Resource::Memlock).current;
+            let limit = limit.map_or_else(|| "unlimited".to_owned(), |bytes| format!("{bytes} bytes"));
+            RegError::Limit {
+                why: format!("{len} bytes could not be pinned ({errno}): RLIMIT_MEMLOCK is {limit}"),
+                remedy: "raise `ulimit -l` (LimitMEMLOCK= of a service), or register less at once: the device, too, has a limit",
+            }
+        }
+        Errno::FAULT => RegError::Pages { why: "not all pages are mapped for that, or they cannot be pinned".to_owned() },
+        errno => RegError::Refused { why: format!("ibv_reg_mr of {len} bytes: {errno}") },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const V1: Option<u32> = Some(ibv_gid_type::IBV_GID_TYPE_ROCE_V1.0);
+    const V2: Option<u32> = Some(ibv_gid_type::IBV_GID_TYPE_ROCE_V2.0);
+
+    fn gid(begin: &[u8], end: u8) -> [u8; 16] {
+        let mut raw = [0; 16];
+        raw[..begin.len()].copy_from_slice(begin);
+        raw[15] = end;
+        raw
+    }
+
+    #[test]
+    fn an_address_that_routers_know_is_chosen_and_never_none() {
+        let link = gid(&[0xfe, 0x80], 1);
+        let global = gid(&[0x20, 1], 2);
+        let v4 = gid(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10], 1);
+        let index = |entries: &[(u8, [u8; 16], Option<u32>)]| {
+            choose(entries.iter().copied()).map(|gid| gid.index)
+        };
+        assert_eq!(index(&[(0, link, V1), (1, link, V2), (2, v4, V1), (3, v4, V2)]), Some(3));
+        assert_eq!(index(&[(0, link, V2), (1, global, V2)]), Some(1));
+        assert_eq!(index(&[(0, [0; 16], V2), (1, link, V2)]), Some(1));
+        assert_eq!(index(&[(4, v4, V2), (5, v4, V2)]), Some(4));
+        assert_eq!(index(&[(0, [0; 16], V2)]), None, "no address");
+        assert_eq!(index(&[(0, v4, V1), (1, v4, None)]), None, "RoCE v1, and what the library does not tell");
+    }
+
+    #[test]
+    fn limits_say_which_and_what_to_do() {
+        let error = reg_error(Errno::NOMEM, 1 << 20);
+        assert!(error.to_string().contains("RLIMIT_MEMLOCK is"), "{error}");
+        assert!(error.remedy().contains("ulimit -l"));
+        assert_eq!(reg_error(Errno::FAULT, 1).status(), ucs::Status::InvalidAddr);
+        assert_eq!(reg_error(Errno::INVAL, 1).status(), ucs::Status::IoError);
+    }
+}

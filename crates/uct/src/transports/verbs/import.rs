@@ -1,0 +1,185 @@
+//! Memory of another process, registered in this one's protection domain.
+//!
+//! # Safety
+//! A remote range lies within the export that the exporter has registered, under its key: the device checks bounds and rights. Where the exporter
+//! is this very process, that is memory which a region of it exports, and which others may change at any time (contract of
+//! [`LocalMem`](crate::memory::LocalMem)). A local range is an operand, borrowed during the call, with a registration of its pages (contract of
+//! [`Local::memh`]); it is written only if it is a [`LocalMut`].
+
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::command;
+use super::device::Device;
+use super::loopback::{BOUNCE, Loopback, Remote, Way};
+use super::md::VerbsMemh;
+use crate::api::Attachment;
+use crate::export::{Gate, PeerObserver};
+use crate::memory::{
+    AccessError, Local, LocalMut, MappedView, OperandReason, Rights, StaleReason, check_range,
+};
+use crate::service::Peer;
+use crate::service::wire::PlacedKeys;
+
+/// Another process's memory, by its addresses.
+#[derive(Debug)]
+pub(super) struct VerbsImport {
+    loopback: Arc<Loopback>,
+    gate: Gate,
+    peer: Arc<Peer>,
+    keys: PlacedKeys,
+    /// Where the exporter has it.
+    address: u64,
+    len: u64,
+    rights: Rights,
+    device: Arc<Device>,
+    driver: u32,
+    /// Whether it is known not to be registered any more.
+    ended: Mutex<bool>,
+}
+
+impl VerbsImport {
+    pub(super) fn new(
+        (device, driver): (&Arc<Device>, u32),
+        loopback: &Arc<Loopback>,
+        gate: Gate,
+        peer: Arc<Peer>,
+        keys: PlacedKeys,
+        (address, len, rights): (u64, u64, Rights),
+    ) -> Arc<Self> {
+        let import = Arc::new(Self {
+            loopback: Arc::clone(loopback),
+            gate,
+            peer,
+            keys,
+            address,
+            len,
+            rights,
+            device: Arc::clone(device),
+            driver,
+            ended: Mutex::new(false),
+        });
+        let observer: std::sync::Weak<Self> = Arc::downgrade(&import);
+        import.peer.link().state().observe(observer);
+        import
+    }
+
+    fn remote(&self, offset: u64, at: usize) -> Remote {
+        Remote { address: self.address.wrapping_add(offset).wrapping_add(at as u64), rkey: self.keys.rkey }
+    }
+
+    /// Has `each` move the parts of a step that go through memory between, none longer than that.
+    fn in_parts(
+        step: Range<usize>,
+        mut each: impl FnMut(Range<usize>) -> Result<(), AccessError>,
+    ) -> Result<(), AccessError> {
+        let begin = step.start;
+        let mut at = begin;
+        while at < step.end {
+            let end = step.end.min(at + BOUNCE);
+            each(at..end).map_err(|error| error.after((at - begin) as u64))?;
+            at = end;
+        }
+        Ok(())
+    }
+
+    /// Moves an operand of `len` bytes at `local`.
+    ///
+    /// # Safety
+    /// It is borrowed, for writing where it is [`Way::Get`], and `memh` is of its pages.
+    unsafe fn move_registered(
+        &self,
+        way: Way,
+        (memh, local): (Option<&VerbsMemh>, Option<usize>),
+        offset: u64,
+        len: usize,
+    ) -> Result<(), AccessError> {
+        if len == 0 {
+            return self.gate.in_steps(0, |_| Ok(()));
+        }
+        let missing = AccessError::Operand { done: 0, why: OperandReason::NotRegistered };
+        let (memh, local) = memh.zip(local).ok_or(missing)?;
+        self.gate.in_steps(len, |part| {
+            let (remote, from) = (self.remote(offset, part.start), (local + part.start) as u64);
+            // SAFETY: a part of the operand, which the caller has borrowed so (module rule).
+            unsafe { self.loopback.registered(way, (&memh.0, from), remote, part.len()) }
+        })
+    }
+}
+
+impl Attachment for VerbsImport {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn rights(&self) -> Rights {
+        self.rights
+    }
+
+    fn read(&self, offset: u64, dst: &mut [u8]) -> Result<(), AccessError> {
+        check_range(offset, dst.len(), self.len)?;
+        self.gate.in_steps(dst.len(), |step| {
+            Self::in_parts(step, |part| self.loopback.read(self.remote(offset, part.start), &mut dst[part]))
+        })
+    }
+
+    fn write(&self, offset: u64, src: &[u8]) -> Result<(), AccessError> {
+        self.rights.check_write()?;
+        check_range(offset, src.len(), self.len)?;
+        self.gate.in_steps(src.len(), |step| {
+            Self::in_parts(step, |part| self.loopback.write(self.remote(offset, part.start), &src[part]))
+        })
+    }
+
+    /// An access is a request to the device, and a copy.
+    fn good_piece(&self) -> usize {
+        BOUNCE
+    }
+
+    fn put(&self, offset: u64, src: &Local<'_>) -> Result<(), AccessError> {
+        self.rights.check_write()?;
+        check_range(offset, src.len(), self.len)?;
+        // SAFETY: an operand, borrowed for reading, and its registration (module rule).
+        unsafe { self.move_registered(Way::Put, (src.memh(), src.address()), offset, src.len()) }
+    }
+
+    fn get(&self, offset: u64, dst: &mut LocalMut<'_>) -> Result<(), AccessError> {
+        check_range(offset, dst.len(), self.len)?;
+        // SAFETY: an operand, borrowed for writing, and its registration (module rule).
+        unsafe { self.move_registered(Way::Get, (dst.memh(), dst.address()), offset, dst.len()) }
+    }
+
+    fn check(&self) -> Result<(), StaleReason> {
+        self.gate.check()
+    }
+
+    fn view(&self) -> Option<MappedView<'_>> {
+        None
+    }
+}
+
+impl PeerObserver for VerbsImport {
+    /// The exporter's pages are still pinned by the registration, which is of this process's context: it is ended here. Only if the export
+    /// has not been revoked: then the exporter may have ended it, and its number be another one's.
+    fn peer_is_gone(&self) {
+        let mut ended = self.ended.lock();
+        if !std::mem::replace(&mut *ended, true) && self.gate.check() == Err(StaleReason::ExporterGone) {
+            let fd = self.device.context.command_fd();
+            if let Err(errno) = command::deregister(fd, self.driver, self.keys.handle) {
+                tracing::warn!(%errno, "memory of a process that is gone stays pinned until this context is closed");
+            }
+        }
+    }
+}
+
+impl Drop for VerbsImport {
+    fn drop(&mut self) {
+        if self.gate.is_mine() && !std::mem::replace(self.ended.get_mut(), true) {
+            self.peer.unplace(self.keys.handle);
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! `verbs`: RDMA devices, by libibverbs: memory of another process, reached by a device that both of them use.
+//!
+//! ```text
+//!   exporter                                    importer
+//!   memory ◀── registered there by the exporter ── protection domain ── queue pair, connected to itself
+//!                  ▲                                      │
+//!                  └───── command descriptor, over the service socket
+//! ```
+//!
+//! The importer passes the command descriptor of its device's context; the exporter registers its own memory with it, in the
+//! importer's protection domain. From then on the importer's device reads and writes that memory by the exporter's addresses: nothing is mapped, and no
+//! processor copies. Who holds a command descriptor controls that context: it is done between processes of one user only, when both allow it by
+//! [`SHARE`].
+
+mod command;
+mod device;
+mod import;
+mod loopback;
+mod md;
+pub mod mkey;
+mod placer;
+mod sys;
+
+use std::sync::{Arc, Once};
+
+use ucs::config::{AnyVar, Var};
+
+use crate::api::{Capability, Component, ComponentId, Md, MdParams, MdResource, OpenError};
+
+pub use md::VerbsMd;
+
+/// Whether memory is exported to, and imported from, processes of the same user by registering it in the importer's protection domain.
+pub const SHARE: Var<bool> = Var::new(
+    "UCX_VERBS_SHARE",
+    "n",
+    "Whether exported memory is registered in importers' RDMA protection domains: processes of one user, which trust each other fully",
+);
+
+/// The component `verbs`.
+#[derive(Clone, Copy, Debug)]
+pub struct VerbsComponent;
+
+/// What `verbs` can do.
+pub const CAPABILITIES: &[Capability] = &[
+    Capability { name: "alloc", supported: false, note: "shm or the context allocates" },
+    Capability { name: "reg", supported: true, note: "memory that can be pinned" },
+    Capability {
+        name: "export",
+        supported: true,
+        note: "with UCX_VERBS_SHARE=y, to processes of the same user and boot that use the same device",
+    },
+    Capability { name: "read-only", supported: true, note: "kept by the device" },
+    Capability { name: "mapped-view", supported: false, note: "a device moves the bytes" },
+    Capability { name: "invalidate", supported: true, note: "" },
+    Capability { name: "address-bound", supported: false, note: "the pages that were mapped at the import" },
+    Capability {
+        name: "revocable",
+        supported: true,
+        note: "a revocation waits for accesses, then ends the registrations",
+    },
+    Capability {
+        name: "atomics",
+        supported: false,
+        note: "devices' atomics are not atomic towards processors",
+    },
+    Capability { name: "survives-exporter-stop", supported: true, note: "once attached" },
+    Capability { name: "peer-memory", supported: false, note: "a peer's memory is reached by keys only" },
+    Capability { name: "messages", supported: false, note: "it moves memory only" },
+];
+
+impl Component for VerbsComponent {
+    fn id(&self) -> ComponentId {
+        ComponentId::VERBS
+    }
+
+    fn name(&self) -> &'static str {
+        "verbs"
+    }
+
+    fn capabilities(&self) -> &'static [Capability] {
+        CAPABILITIES
+    }
+
+    fn vars(&self) -> &'static [&'static dyn AnyVar] {
+        &[&SHARE]
+    }
+
+    fn query_mds(&self) -> Vec<MdResource> {
+        device::names().into_iter().map(|name| MdResource { name }).collect()
+    }
+
+    fn open_md(&self, resource: &MdResource, params: &MdParams) -> Result<Arc<dyn Md>, OpenError> {
+        static FORKS: Once = Once::new();
+        FORKS.call_once(sys::be_safe_from_forks);
+        Ok(Arc::new(VerbsMd::open(super::this_boot()?, &resource.name, params)?))
+    }
+}

@@ -1,0 +1,110 @@
+//! The exporter's side: memory of this process, registered in an importer's protection domain.
+
+use std::mem;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rdma_core_sys::ibv_access_flags as Access;
+use rustix::fs::{FileType, fstat};
+use ucs::fork::{self, Generation};
+
+use super::command;
+use super::device::{Device, reg_error};
+use crate::memory::{LocalMem, Rights};
+use crate::service::{Domain, Placed, Placement, Placer};
+
+/// Places memory by one device.
+#[derive(Debug)]
+pub(super) struct DevicePlacer {
+    pub(super) device: Arc<Device>,
+}
+
+impl DevicePlacer {
+    /// Whether a descriptor is a command descriptor of this device: it is asked nothing before.
+    fn is_of(&self, command: &OwnedFd) -> bool {
+        let (Ok(theirs), Ok(ours)) = (fstat(command), fstat(self.device.context.command_fd())) else {
+            return false;
+        };
+        FileType::from_raw_mode(theirs.st_mode) == FileType::CharacterDevice && theirs.st_rdev == ours.st_rdev
+    }
+}
+
+impl Placer for DevicePlacer {
+    fn place(&self, domain: &Domain, importer: u32, mem: &Arc<LocalMem>) -> Option<Result<Placed, String>> {
+        let driver = self.device.driver?;
+        if !self.is_of(&domain.command) {
+            return None;
+        }
+        let access = if mem.rights().contains(Rights::WRITE) {
+            Access::IBV_ACCESS_LOCAL_WRITE | Access::IBV_ACCESS_REMOTE_WRITE | Access::IBV_ACCESS_REMOTE_READ
+        } else {
+            Access::IBV_ACCESS_REMOTE_READ
+        };
+        let range = (mem.address(), mem.len() as u64);
+        let registered = domain.command.try_clone().map_err(|error| error.to_string()).and_then(|command| {
+            let registered = command::register(command.as_fd(), driver, domain.number, range, access);
+            let registered = registered.map_err(|errno| reg_error(errno, range.1).to_string())?;
+            let ended = Mutex::new(false);
+            let placement = InDomain {
+                command,
+                driver,
+                handle: registered.handle,
+                importer,
+                ended,
+                generation: fork::generation(),
+                _mem: Arc::clone(mem),
+            };
+            let placement: Arc<dyn Placement> = Arc::new(placement);
+            Ok(Placed { placement, lkey: registered.lkey, rkey: registered.rkey })
+        });
+        Some(registered)
+    }
+}
+
+/// A registration in an importer's domain. It alone ends it while this process lives: the kernel gives its number to another registration
+/// afterwards.
+#[derive(Debug)]
+struct InDomain {
+    /// Of the importer's context, which lives as long as this is open.
+    command: OwnedFd,
+    driver: u32,
+    handle: u32,
+    importer: u32,
+    ended: Mutex<bool>,
+    generation: Generation,
+    /// Dropped after it was ended.
+    _mem: Arc<LocalMem>,
+}
+
+impl Placement for InDomain {
+    fn end(&self) -> Result<(), String> {
+        if !self.generation.is_current() {
+            return Ok(()); // it is the parent's
+        }
+        let mut ended = self.ended.lock();
+        if !mem::replace(&mut *ended, true)
+            && let Err(errno) = command::deregister(self.command.as_fd(), self.driver, self.handle)
+        {
+            *ended = false;
+            return Err(format!("the kernel says {errno}"));
+        }
+        Ok(())
+    }
+
+    fn handle(&self) -> u32 {
+        self.handle
+    }
+
+    fn importer(&self) -> u32 {
+        self.importer
+    }
+}
+
+impl Drop for InDomain {
+    fn drop(&mut self) {
+        if let Err(why) = self.end() {
+            tracing::error!(why, "a registration for an importer was not ended: it ends with the importer's context");
+        }
+    }
+}
