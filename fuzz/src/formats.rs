@@ -10,8 +10,8 @@ use ucp::wire::rkey;
 use uct::LocalMem;
 use uct::export::{Claim, Export, ExportTable, Refusal};
 use uct::memory::Rights;
-use uct::service::wire::{Introduction, Message as Asked, Reply, Request};
-use uct::transports::{cma, self_, shm};
+use uct::service::wire::{Introduction, Message as Asked, Reply, Request, encode_unplace};
+use uct::transports::{cma, self_, shm, verbs};
 
 use crate::{ADDRESS_CRC, repair, repair_at};
 
@@ -76,6 +76,18 @@ pub fn mkey_shm(data: &[u8]) -> bool {
 pub fn mkey_cma(data: &[u8]) -> bool {
     let Ok(key) = cma::mkey::Mkey::decode(data) else { return false };
     let mut bytes = [0xff; cma::mkey::LEN];
+    assert!(key.encode(&mut bytes).is_ok());
+    assert_eq!(bytes, data, "the encoding is canonical");
+    true
+}
+
+/// A key of `verbs`.
+///
+/// # Panics
+/// When bytes are accepted that the encoder does not write.
+pub fn mkey_verbs(data: &[u8]) -> bool {
+    let Ok(key) = verbs::mkey::Mkey::decode(data) else { return false };
+    let mut bytes = [0xff; verbs::mkey::LEN];
     assert!(key.encode(&mut bytes).is_ok());
     assert_eq!(bytes, data, "the encoding is canonical");
     true
@@ -159,7 +171,7 @@ pub fn address_shm(data: &[u8]) -> bool {
 }
 
 /// A request on the service socket, and what an export table with two exports, one of them revoked, says to it: as it is, and
-/// with those parts taken from a living export that the sequence number selects. Or an introduction.
+/// with those parts taken from a living export that the sequence number selects. Or an introduction, or a placing.
 ///
 /// # Panics
 /// When bytes are accepted that the encoder does not write, or when the table grants what it has not published.
@@ -169,6 +181,14 @@ pub fn service_request(data: &[u8]) -> bool {
         Ok(Asked::Connect(asked)) => {
             assert_eq!(asked.encode(), data, "the encoding is canonical");
             assert!(Request::decode(data).is_err(), "it is one of both");
+            return true;
+        }
+        Ok(Asked::Place(asked)) => {
+            assert_eq!(asked.encode(), data, "the encoding is canonical");
+            return true;
+        }
+        Ok(Asked::Unplace(handle)) => {
+            assert_eq!(encode_unplace(handle), data, "the encoding is canonical");
             return true;
         }
         Err(_) => return false,

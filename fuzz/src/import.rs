@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 
 use ucp::wire::handle::{Entry, Handle};
 use ucp::{Context, Features, ImportError, ImportedRegion, MemMap, PackedMemh, Region};
-use uct::transports::{cma, self_, shm};
+use uct::transports::{cma, self_, shm, verbs};
 
 use crate::input::Input;
 use crate::repair;
@@ -23,6 +23,7 @@ use crate::repair;
 const SELF: u16 = 1;
 const SHM: u16 = 2;
 const CMA: u16 = 3;
+const VERBS: u16 = 4;
 
 struct Exported {
     region: Region,
@@ -66,7 +67,7 @@ fn world() -> &'static World {
 }
 
 fn decode(bytes: &[u8]) -> Option<Handle> {
-    Handle::decode(bytes, |component| matches!(component, SELF | SHM | CMA)).ok()
+    Handle::decode(bytes, |component| matches!(component, SELF | SHM | CMA | VERBS)).ok()
 }
 
 /// Changes a handle and imports it.
@@ -167,7 +168,7 @@ fn step(input: &mut Input<'_>, bytes: &mut Vec<u8>, other: &Exported) {
             change(bytes, |handle| handle.entries.drain(..).chain([entry]).collect());
         }
         _ => {
-            let component = u16::from(input.byte() % 5);
+            let component = u16::from(input.byte() % 6);
             let (id, key) = (usize::from(input.byte()), input.number() % 1025);
             let entry = Entry {
                 component,
@@ -195,6 +196,7 @@ fn token(component: u16, mkey: &[u8]) -> Option<[u8; 16]> {
         SELF => Some(*self_::mkey::Mkey::decode(mkey)?.token.as_bytes()),
         SHM => Some(*shm::mkey::Mkey::decode(mkey).ok()?.token.as_bytes()),
         CMA => Some(*cma::mkey::Mkey::decode(mkey).ok()?.token.as_bytes()),
+        VERBS => Some(*verbs::mkey::Mkey::decode(mkey).ok()?.token.as_bytes()),
         _ => None,
     }
 }

@@ -10,7 +10,7 @@
 //! | [`am_message`] | a message of an endpoint is refused or canonical |
 //! | [`rkey`] | a packed rkey is refused or canonical, and so is the handle in it |
 //! | [`ring`] | a ring loses nothing between its ends, and bears all that a third one writes |
-//! | [`mkey_cma`], [`mkey_self`], [`mkey_shm`] | a key is refused or canonical |
+//! | [`mkey_cma`], [`mkey_self`], [`mkey_shm`], [`mkey_verbs`] | a key is refused or canonical |
 //!
 //! libFuzzer drives them through the programs in `fuzz_targets`; `cargo test -p rucx-fuzz` replays the corpora.
 
@@ -24,8 +24,8 @@ mod input;
 mod ring;
 
 pub use formats::{
-    address_self, address_shm, am_message, handle_decode, mkey_cma, mkey_self, mkey_shm, rkey, service_reply,
-    service_request, worker_address,
+    address_self, address_shm, am_message, handle_decode, mkey_cma, mkey_self, mkey_shm, mkey_verbs, rkey,
+    service_reply, service_request, worker_address,
 };
 pub use import::handle_import;
 pub use ring::ring;
@@ -43,6 +43,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("mkey_cma", mkey_cma),
     ("mkey_self", mkey_self),
     ("mkey_shm", mkey_shm),
+    ("mkey_verbs", mkey_verbs),
     ("ring", ring),
     ("rkey", rkey),
     ("service_reply", service_reply),

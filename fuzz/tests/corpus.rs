@@ -69,6 +69,11 @@ fn mkey_shm() {
 }
 
 #[test]
+fn mkey_verbs() {
+    replay("mkey_verbs");
+}
+
+#[test]
 fn ring() {
     replay("ring");
 }

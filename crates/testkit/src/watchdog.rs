@@ -39,6 +39,14 @@ impl Drop for Guard {
     }
 }
 
+/// How many times as long everything may take here: `RUCX_TEST_SCALE`, 1 where it is not set. For a machine that is emulated.
+#[must_use]
+pub fn scale() -> u32 {
+    static SCALE: OnceLock<u32> = OnceLock::new();
+    let read = || std::env::var("RUCX_TEST_SCALE").ok()?.parse().ok();
+    *SCALE.get_or_init(|| read().unwrap_or(1))
+}
+
 /// Bounds what follows, until the guard is dropped. [`crate::main!`] does it for its tests; `#[test]` functions and roles may.
 ///
 /// # Panics
@@ -55,7 +63,7 @@ pub fn arm(name: impl Into<String>, bound: Duration) -> Guard {
     let id = state.next;
     state.next += 1;
     let started = Instant::now();
-    state.bounds.push(Bound { id, name: name.into(), started, deadline: started + bound });
+    state.bounds.push(Bound { id, name: name.into(), started, deadline: started + bound * scale() });
     CHANGED.notify_one();
     Guard(id)
 }

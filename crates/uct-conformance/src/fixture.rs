@@ -46,10 +46,11 @@ pub struct Fixture {
 }
 
 impl Fixture {
-    /// The transport of this name.
+    /// The transport of this name, with what it needs to be set to export.
     #[must_use]
     pub fn of(name: &str, places: &'static [Place]) -> Self {
-        Self { component: component(name), places, settings: &[] }
+        let settings: &[_] = if name == "verbs" { &[("UCX_VERBS_SHARE", "y")] } else { &[] };
+        Self { component: component(name), places, settings }
     }
 }
 

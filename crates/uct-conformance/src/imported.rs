@@ -55,13 +55,15 @@ fn refused(why: OperandReason) -> Result<(), AccessError> {
 /// Lengths around the pieces that transports have such operands moved in, at offsets of every alignment.
 fn every_pair_moves_what_is_asked(bench: &Bench) {
     let operations = Operations::of(bench);
-    let total = (3 << 20) + 100;
+    // Where the machine is emulated, so much as the longest pieces need.
+    let long = if testkit::watchdog::scale() > 1 { 600 << 10 } else { 3 << 20 };
+    let total = long + 100;
     let (region, _, target) = bench.attached(total, 1);
     for (name, other) in others(bench) {
         let (other_region, _, operand) = other.attached(total, 2);
         let (mut there, mut here) = (pattern(1, total), pattern(2, total));
         target.write(0, &there).unwrap();
-        let mut lens = vec![1, 2, 7, 8, 64, 3 << 20];
+        let mut lens = vec![1, 2, 7, 8, 64, long];
         for piece in [4 << 10, target.good_piece(), operand.good_piece(), 2 * operand.good_piece()] {
             lens.extend([piece - 1, piece, piece + 1]);
         }

@@ -4,7 +4,8 @@
 use uct_conformance::{Fixture, Place};
 
 fn main() -> std::process::ExitCode {
-    let places = &[Place::SameContext, Place::TwoContexts, Place::TwoProcesses];
-    let settings = &[("UCX_VERBS_SHARE", "y")];
-    uct_conformance::main(&Fixture { settings, ..Fixture::of("verbs", places) })
+    uct_conformance::main(&Fixture::of(
+        "verbs",
+        &[Place::SameContext, Place::TwoContexts, Place::TwoProcesses],
+    ))
 }

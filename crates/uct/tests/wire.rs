@@ -8,8 +8,11 @@ use testkit::golden::{hex, vectors};
 use uct::export::{Claim, Refusal, Token};
 use uct::memory::Rights;
 use uct::process::Identity;
-use uct::service::wire::{Introduction, MAX_FDS, Message, REPLY_LEN, REQUEST_LEN, Reply, Request, Verdict};
-use uct::transports::{cma, self_, shm};
+use uct::service::wire::{
+    Introduction, MAX_FDS, Message, PlacedKeys, Placing, REPLY_LEN, REQUEST_LEN, Reply, Request, Verdict,
+    encode_unplace,
+};
+use uct::transports::{cma, self_, shm, verbs};
 
 /// A format: bytes to content and back, and the content as the vectors write it down.
 struct Format<T> {
@@ -80,7 +83,26 @@ fn cma_key() -> Format<cma::mkey::Mkey> {
     }
 }
 
-/// What the keys of `shm` and `cma` begin with.
+fn verbs_key() -> Format<verbs::mkey::Mkey> {
+    Format {
+        vectors: "mkey-verbs/v1",
+        len: verbs::mkey::LEN,
+        decode: |bytes| verbs::mkey::Mkey::decode(bytes).map_err(str::to_owned),
+        encode: |key| {
+            let mut bytes = vec![0xaa; verbs::mkey::LEN];
+            key.encode(&mut bytes).expect("LEN holds a key");
+            bytes
+        },
+        lines: |key| {
+            let mut lines = who(&key.exporter, key.slot, &key.token);
+            lines.push(format!("device_guid = {}", hex(&key.guid)));
+            lines.extend(key.in_directory.then(in_directory));
+            lines
+        },
+    }
+}
+
+/// What the keys of `shm`, `cma` and `verbs` begin with.
 fn who(exporter: &Identity, slot: u32, token: &Token) -> Vec<String> {
     let Identity { pid, pidfd_inode, start_time, pid_ns, net_ns, user_ns } = exporter;
     vec![
@@ -142,6 +164,7 @@ fn reply() -> Format<Reply> {
                 Verdict::NoDescriptor => "no-descriptor",
                 Verdict::NoResource => "no-resource",
                 Verdict::TooMany => "too-many",
+                Verdict::NotPlaced => "not-placed",
             };
             vec![
                 format!("sequence = {}", reply.sequence),
@@ -173,7 +196,50 @@ fn introduction() -> Format<Introduction> {
     }
 }
 
-/// Either of what a service is asked, against the vectors of one of them.
+fn placing() -> Format<Placing> {
+    Format {
+        vectors: "service-placing/v1",
+        len: REQUEST_LEN,
+        decode: |bytes| Placing::decode(bytes).map_err(|error| error.to_string()),
+        encode: |asked| asked.encode().to_vec(),
+        lines: |asked| {
+            let Claim { slot, id, epoch, address, length, token } = &asked.claim;
+            vec![
+                format!("sequence = {}", asked.sequence),
+                format!("context_uuid = {}", hex(&asked.uuid)),
+                format!("id = {id}"),
+                format!("epoch = {epoch}"),
+                format!("address = {address:#x}"),
+                format!("length = {length}"),
+                format!("slot = {slot}"),
+                format!("token = {}", hex(token.as_bytes())),
+                format!("domain = {}", asked.domain),
+            ]
+        },
+    }
+}
+
+fn placed() -> Format<PlacedKeys> {
+    Format {
+        vectors: "service-placed/v1",
+        len: REPLY_LEN,
+        decode: |bytes| match PlacedKeys::decode(bytes) {
+            Ok(keys) => keys.ok_or_else(|| "another reply".to_owned()),
+            Err(error) => Err(error.to_string()),
+        },
+        encode: |keys| keys.encode().to_vec(),
+        lines: |keys| {
+            vec![
+                format!("sequence = {}", keys.sequence),
+                format!("lkey = {}", keys.lkey),
+                format!("rkey = {}", keys.rkey),
+                format!("handle = {}", keys.handle),
+            ]
+        },
+    }
+}
+
+/// Any of what a service is asked, against the vectors of one of them.
 fn message(vectors: &'static str) -> Format<Message> {
     Format {
         vectors,
@@ -182,10 +248,14 @@ fn message(vectors: &'static str) -> Format<Message> {
         encode: |message| match message {
             Message::Attach(request) => request.encode().to_vec(),
             Message::Connect(asked) => asked.encode().to_vec(),
+            Message::Place(asked) => asked.encode().to_vec(),
+            Message::Unplace(handle) => encode_unplace(*handle).to_vec(),
         },
         lines: |message| match message {
             Message::Attach(asked) => (request().lines)(asked),
             Message::Connect(asked) => (introduction().lines)(asked),
+            Message::Place(asked) => (placing().lines)(asked),
+            Message::Unplace(handle) => vec![format!("handle = {handle}")],
         },
     }
 }
@@ -284,22 +354,26 @@ fn vectors_of_version_1_hold() {
     self_key().vectors_hold();
     shm_key().vectors_hold();
     cma_key().vectors_hold();
+    verbs_key().vectors_hold();
     self_address().vectors_hold();
     shm_address().vectors_hold();
     request().vectors_hold();
     introduction().vectors_hold();
+    placing().vectors_hold();
+    placed().vectors_hold();
     reply().vectors_hold();
 }
 
-/// A service reads either message before it knows which. What was refused before there were introductions still is, but for its text.
+/// A service reads a message before it knows which. What was refused before there were introductions still is, but for its text.
 #[test]
 fn either_message_is_read_as_the_one_it_is() {
-    for directory in ["service-request/v1", "service-introduction/v1"] {
+    for directory in ["service-request/v1", "service-introduction/v1", "service-placing/v1"] {
         let format = message(directory);
         for (name, bytes, expected) in vectors(directory) {
             match (format.decode)(&bytes) {
-                // One kind put in place of the other may give a message.
-                Ok(_) if name.starts_with("bad-kind-1") => assert_eq!(directory, "service-introduction/v1"),
+                // One kind put in place of another may give a message.
+                Ok(_) if name.starts_with("bad-kind-3") => assert_eq!(directory, "service-introduction/v1"),
+                Ok(_) if name.starts_with("bad-kind-1") => assert_ne!(directory, "service-request/v1"),
                 Ok(content) => {
                     assert_eq!((format.lines)(&content).join("\n") + "\n", expected, "{name}");
                     assert_eq!((format.encode)(&content), bytes, "{name}");
@@ -317,10 +391,13 @@ fn other_lengths_are_refused_and_every_byte_is_canonical() {
     self_key().every_byte_counts();
     shm_key().every_byte_counts();
     cma_key().every_byte_counts();
+    verbs_key().every_byte_counts();
     self_address().every_byte_counts();
     shm_address().every_byte_counts();
     request().every_byte_counts();
     introduction().every_byte_counts();
+    placing().every_byte_counts();
+    placed().every_byte_counts();
     reply().every_byte_counts();
 }
 
@@ -336,6 +413,9 @@ fn keys_are_not_written_into_less_room_nor_with_longer_names() {
     let (_, bytes, _) = &vectors("mkey-cma/v1").into_iter().find(|(name, ..)| name == "key").unwrap();
     let key = cma::mkey::Mkey::decode(bytes).unwrap();
     assert!(key.encode(&mut [0; cma::mkey::LEN - 1]).is_err());
+    let (_, bytes, _) = &vectors("mkey-verbs/v1").into_iter().find(|(name, ..)| name == "key").unwrap();
+    let key = verbs::mkey::Mkey::decode(bytes).unwrap();
+    assert!(key.encode(&mut [0; verbs::mkey::LEN - 1]).is_err());
 }
 
 /// As many descriptors come with a reply as were wanted: memory is one, table and in-flight page are two.
@@ -420,6 +500,11 @@ proptest! {
         prop_assert_eq!(Request::decode(&asked.encode()), Ok(asked));
         let asked = Introduction { sequence, uuid, worker: claim.slot, token: claim.token, from, length };
         prop_assert_eq!(Message::decode(&asked.encode()), Ok(Message::Connect(asked)));
+        let asked = Placing { sequence, uuid, claim, domain: fds };
+        prop_assert_eq!(Message::decode(&asked.encode()), Ok(Message::Place(asked)));
+        prop_assert_eq!(Message::decode(&encode_unplace(sequence)), Ok(Message::Unplace(sequence)));
+        let keys = PlacedKeys { sequence, lkey: claim.slot, rkey: rights, handle: fds };
+        prop_assert_eq!(PlacedKeys::decode(&keys.encode()), Ok(Some(keys)));
         let own = self_::wire::Address { context_uuid: uuid, secret: claim.token };
         prop_assert_eq!(self_::wire::Address::decode(&own.encode()), Ok(own));
         let cma::mkey::Mkey { exporter: process, slot: worker, token, in_directory } = address;
@@ -445,9 +530,14 @@ proptest! {
         check(&self_key(), &bytes, &[]);
         check(&shm_key(), &bytes, &[]);
         check(&cma_key(), &bytes, &[]);
+        check(&verbs_key(), &bytes, &[]);
         check(&self_address(), &bytes, &[]);
         check(&shm_address(), &bytes, &[]);
         check(&introduction(), &bytes, if magic { b"RXSQ\x01\x00\x02\x00\0\0\0\0\0\0\0\0" } else { b"" });
+        check(&placing(), &bytes, if magic { b"RXSQ\x01\x00\x03\x00\0\0\0\0\0\0\0\0" } else { b"" });
+        check(&placed(), &bytes, if magic { b"RXSP\x01\x00\0\0" } else { b"" });
+        let unplace = b"RXSQ\x01\x00\x04\x00\0\0\0\0\0\0\0\0";
+        check(&message("service-placing/v1"), &bytes, if magic { unplace } else { b"" });
         check(&request(), &bytes, if magic { b"RXSQ\x01\x00\x01\x00" } else { b"" });
         check(&reply(), &bytes, if magic { b"RXSA\x01\x00" } else { b"" });
     }

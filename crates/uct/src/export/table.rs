@@ -17,9 +17,9 @@ use ucs::mem::{Mapping, MemError, Memfd};
 
 use super::error::{ExportError, NotRevoked, Refusal};
 use super::gate::SlotSet;
-use super::placements::Placements;
 use super::importers::{ImporterPage, vault_holders};
 use super::in_flight;
+use super::placements::Placements;
 use super::registry;
 use super::token::Token;
 use super::wire;

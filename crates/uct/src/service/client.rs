@@ -15,7 +15,10 @@ use rustix::net::{
 use ucs::mem::{Limit, MemError};
 use ucs::time::Deadline;
 
-use super::wire::{DecodeError, Introduction, MAX_FDS, PlacedKeys, Placing, REPLY_LEN, Reply, Request, Verdict, encode_unplace};
+use super::wire::{
+    DecodeError, Introduction, MAX_FDS, PlacedKeys, Placing, REPLY_LEN, Reply, Request, Verdict,
+    encode_unplace,
+};
 use crate::export::Refusal;
 use crate::memory::Rights;
 use crate::process::Process;
@@ -60,7 +63,9 @@ pub enum ConnectError {
     #[error("the peer has as many connections as it lets come, or as one process may have of them")]
     TooMany,
     /// The exporter does not place memory in other processes' protection domains.
-    #[error("the exporter registers no memory for other processes: it has no such RDMA device, or is another user's, or has not allowed it")]
+    #[error(
+        "the exporter registers no memory for other processes: it has no such RDMA device, or is another user's, or has not allowed it"
+    )]
     NotPlaced,
     /// The memory has no descriptor to pass.
     #[error("the exporter's memory has no descriptor to pass")]

@@ -13,10 +13,12 @@ use rustix::net::{
 use ucs::mem::{Access, ForeignFdError, Mapping, Memfd};
 
 use super::arrivals::{Arrival, Arrivals, Entrance};
+use super::placing::{Domain, Placement, Placers};
 use super::shares::Share;
 use super::sys;
-use super::placing::{Domain, Placement, Placers};
-use super::wire::{Introduction, MAX_FDS, Message, PlacedKeys, Placing, REPLY_LEN, REQUEST_LEN, Reply, Request, Verdict};
+use super::wire::{
+    Introduction, MAX_FDS, Message, PlacedKeys, Placing, REPLY_LEN, REQUEST_LEN, Reply, Request, Verdict,
+};
 use crate::export::ExportTable;
 use crate::export::Refusal;
 use crate::export::importers::ImporterPage;
@@ -66,7 +68,16 @@ pub(super) enum Next {
 
 impl Conn {
     pub(super) fn new(socket: OwnedFd, process: Option<Process>, peer: u64) -> Self {
-        Self { socket, process, page: None, placements: Vec::new(), peer, since: Instant::now(), proven: false, muted: false }
+        Self {
+            socket,
+            process,
+            page: None,
+            placements: Vec::new(),
+            peer,
+            since: Instant::now(),
+            proven: false,
+            muted: false,
+        }
     }
 
     /// Ends what it has: its importer accesses nothing any more.
@@ -188,11 +199,8 @@ impl Conn {
     ) -> Next {
         let (Some(command), Some(page)) = (command, &self.page) else { return self.misbehaves() };
         let refuse = |verdict| Reply::without(verdict, asked.sequence);
-        let verified = if asked.uuid == *exports.uuid() {
-            exports.verify(&asked.claim)
-        } else {
-            Err(Refusal::Stale)
-        };
+        let verified =
+            if asked.uuid == *exports.uuid() { exports.verify(&asked.claim) } else { Err(Refusal::Stale) };
         let mem = match verified {
             Ok(mem) => mem,
             Err(refusal) => return self.send(&refuse(Verdict::Refused(refusal)), &[]),

@@ -374,7 +374,17 @@ impl Events {
         placers: Arc<Placers>,
     ) -> Self {
         let (listeners, conns) = (Vec::new(), HashMap::new());
-        Self { shared, exports, arrivals, placers, listeners, conns, sweeping: false, paused: None, is_short: false }
+        Self {
+            shared,
+            exports,
+            arrivals,
+            placers,
+            listeners,
+            conns,
+            sweeping: false,
+            paused: None,
+            is_short: false,
+        }
     }
 
     fn run(&mut self) {

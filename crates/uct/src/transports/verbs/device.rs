@@ -111,7 +111,7 @@ impl Port {
     }
 
     /// The way to a port of this network: to this one.
-    fn to_itself(&self) -> ibv_ah_attr {
+    fn to_itself(self) -> ibv_ah_attr {
         let global = |gid: Gid| ibv_global_route {
             dgid: ibv_gid { raw: gid.raw },
             sgid_index: gid.index,
@@ -223,7 +223,9 @@ pub(super) fn reg_error(errno: Errno, len: u64) -> RegError {
                 remedy: "raise `ulimit -l` (LimitMEMLOCK= of a service), or register less at once: the device, too, has a limit",
             }
         }
-        Errno::FAULT => RegError::Pages { why: "not all pages are mapped for that, or they cannot be pinned".to_owned() },
+        Errno::FAULT => {
+            RegError::Pages { why: "not all pages are mapped for that, or they cannot be pinned".to_owned() }
+        }
         errno => RegError::Refused { why: format!("ibv_reg_mr of {len} bytes: {errno}") },
     }
 }
@@ -247,9 +249,8 @@ mod tests {
         let link = gid(&[0xfe, 0x80], 1);
         let global = gid(&[0x20, 1], 2);
         let v4 = gid(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10], 1);
-        let index = |entries: &[(u8, [u8; 16], Option<u32>)]| {
-            choose(entries.iter().copied()).map(|gid| gid.index)
-        };
+        let index =
+            |entries: &[(u8, [u8; 16], Option<u32>)]| choose(entries.iter().copied()).map(|gid| gid.index);
         assert_eq!(index(&[(0, link, V1), (1, link, V2), (2, v4, V1), (3, v4, V2)]), Some(3));
         assert_eq!(index(&[(0, link, V2), (1, global, V2)]), Some(1));
         assert_eq!(index(&[(0, [0; 16], V2), (1, link, V2)]), Some(1));

@@ -20,8 +20,8 @@ use crate::api::{
 use crate::config::IMPORT_TIMEOUT;
 use crate::export::{Export, Token};
 use crate::memory::{LocalMem, Rights};
-use crate::service::{Exporter, Placer, Service};
 use crate::service::server::name_of;
+use crate::service::{Exporter, Placer, Service};
 use crate::transports::mkey::readdress;
 
 /// The memory domain of a device: its global id is the system's boot, and the device's.
@@ -71,10 +71,8 @@ impl VerbsMd {
             access_mem_types: MemTypes::HOST,
             rkey_packed_size: 0,
             exported_mkey_packed_size: if is_shared { mkey::LEN } else { 0 },
-            global_id: GlobalId::new(&scope).ok_or(OpenError::Missing {
-                what: "room for the global id",
-                remedy: "report this",
-            })?,
+            global_id: GlobalId::new(&scope)
+                .ok_or(OpenError::Missing { what: "room for the global id", remedy: "report this" })?,
             local_cpus: String::new(),
         };
         let loopback = Arc::new(Loopback::new(&device));
@@ -115,7 +113,8 @@ impl Md for VerbsMd {
         let Some(driver) = self.device.driver.filter(|_| self.attr.flags.contains(MdFlags::EXPORTED_MKEY))
         else {
             return Err(AttachError::Unreachable {
-                reason: "memory of other processes is not registered in this one's protection domain".to_owned(),
+                reason: "memory of other processes is not registered in this one's protection domain"
+                    .to_owned(),
                 remedy: "set UCX_VERBS_SHARE=y on both sides, which then trust each other fully",
             });
         };
@@ -126,8 +125,7 @@ impl Md for VerbsMd {
         let gate = grant.peer.link().gate(&claim, self.patience)?;
         let pd = self.device.pd.handle();
         let subject = (&request.context_uuid, &claim);
-        let keys =
-            grant.peer.place(subject, (self.device.context.command_fd(), pd), &request.deadline)?;
+        let keys = grant.peer.place(subject, (self.device.context.command_fd(), pd), &request.deadline)?;
         let import = VerbsImport::new(
             (&self.device, driver),
             &self.loopback,

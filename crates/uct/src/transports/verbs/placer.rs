@@ -104,7 +104,10 @@ impl Placement for InDomain {
 impl Drop for InDomain {
     fn drop(&mut self) {
         if let Err(why) = self.end() {
-            tracing::error!(why, "a registration for an importer was not ended: it ends with the importer's context");
+            tracing::error!(
+                why,
+                "a registration for an importer was not ended: it ends with the importer's context"
+            );
         }
     }
 }

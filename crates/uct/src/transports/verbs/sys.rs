@@ -234,9 +234,8 @@ impl Cq {
         let entries = c_int::try_from(entries).map_err(|_| Errno::INVAL)?;
         let none: *mut ibv_comp_channel = ptr::null_mut();
         // SAFETY: an open context.
-        let raw = unsafe {
-            context.library.ibv_create_cq(context.raw.as_ptr(), entries, ptr::null_mut(), none, 0)
-        };
+        let raw =
+            unsafe { context.library.ibv_create_cq(context.raw.as_ptr(), entries, ptr::null_mut(), none, 0) };
         Ok(Self { raw: made(raw)?, context: Arc::clone(context) })
     }
 
