@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn names_that_are_accepted_are_told() {
-        assert_eq!(transports(), "self, shm = sm (shm and cma), cma, mm = posix (shm alone)");
+        assert_eq!(transports(), "self, shm = sm (shm and cma), cma, verbs, mm = posix (shm alone)");
         let all = one_by_one(&Env::none());
         let of = |name| &all.iter().find(|variable| variable.name == name).unwrap().accepts;
         assert!(of("UCX_TLS").contains("names: self, "), "{}", of("UCX_TLS"));

@@ -245,6 +245,6 @@ mod tests {
         let (transport, candidates) = memory(&sides("all"), MemMap::allocate(BYTES));
         assert_eq!(transport, Ok("shm"), "{candidates:?}");
         let (transport, candidates) = memory(&sides("self"), MemMap::buffer(vec![0_u8; BYTES]));
-        assert!(transport.is_err() && candidates.len() == 3, "{candidates:?}");
+        assert!(transport.is_err() && candidates.len() == 4, "{candidates:?}");
     }
 }

@@ -241,7 +241,8 @@ pub fn no_exporting_transport() {
     assert_eq!(
         error.to_string(),
         "exported(): no transport in use can export it: self: no: not allowed by UCX_TLS; shm: no: an owned buffer: shm can \
-         only give away memory that it allocated: use MemMap::allocate; cma: no: not allowed by UCX_TLS"
+         only give away memory that it allocated: use MemMap::allocate; cma: no: not allowed by UCX_TLS; verbs: no: not \
+         allowed by UCX_TLS"
     );
     // Without the hint, it is found at the pack.
     let region = ctx.mem_map(MemMap::buffer(vec![0_u8; 10])).unwrap();
@@ -319,7 +320,7 @@ pub fn configuration() {
     let build = |name: &str, value: &str| Context::builder().ignore_env().set(name, value).build();
     let error = build("UCX_TLS", "shn").unwrap_err();
     assert_eq!(error.to_string(), "UCX_TLS: unknown in the list: shn");
-    assert_eq!(error.remedy(), "did you mean shm? There are: cma, mm, posix, self, shm, sm");
+    assert_eq!(error.remedy(), "did you mean shm? There are: cma, mm, posix, self, shm, sm, verbs");
     let error = build("UCX_TLS", "^self,shm").unwrap_err();
     assert_eq!(error.status(), Status::NoDevice);
     assert_eq!(
