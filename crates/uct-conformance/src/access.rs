@@ -6,7 +6,7 @@ use testkit::Rng;
 use ucs::mem::page::page_size;
 use ucs::mem::shared::BoundsError;
 use ucs::sync::{AtomicBool, Ordering};
-use uct::api::{Attachment, MdFlags};
+use uct::api::{Attachment, ComponentId, MdFlags};
 use uct::memory::{AccessError, COPY_STEP, Rights};
 
 use crate::bench::{Bench, assert_holds, whole};

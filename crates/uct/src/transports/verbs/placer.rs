@@ -45,15 +45,14 @@ impl Placer for DevicePlacer {
         let registered = domain.command.try_clone().map_err(|error| error.to_string()).and_then(|command| {
             let registered = command::register(command.as_fd(), driver, domain.number, range, access);
             let registered = registered.map_err(|errno| reg_error(errno, range.1).to_string())?;
-            let ended = Mutex::new(false);
+            let mem = Mutex::new(Some(Arc::clone(mem)));
             let placement = InDomain {
                 command,
                 driver,
                 handle: registered.handle,
                 importer,
-                ended,
                 generation: fork::generation(),
-                _mem: Arc::clone(mem),
+                mem,
             };
             let placement: Arc<dyn Placement> = Arc::new(placement);
             Ok(Placed { placement, lkey: registered.lkey, rkey: registered.rkey })
@@ -71,10 +70,9 @@ struct InDomain {
     driver: u32,
     handle: u32,
     importer: u32,
-    ended: Mutex<bool>,
     generation: Generation,
-    /// Dropped after it was ended.
-    _mem: Arc<LocalMem>,
+    /// What is registered, kept until it is not; none afterwards.
+    mem: Mutex<Option<Arc<LocalMem>>>,
 }
 
 impl Placement for InDomain {
@@ -82,13 +80,13 @@ impl Placement for InDomain {
         if !self.generation.is_current() {
             return Ok(()); // it is the parent's
         }
-        let mut ended = self.ended.lock();
-        if !mem::replace(&mut *ended, true)
-            && let Err(errno) = command::deregister(self.command.as_fd(), self.driver, self.handle)
-        {
-            *ended = false;
-            return Err(format!("the kernel says {errno}"));
+        let mut mem = self.mem.lock();
+        if mem.is_none() {
+            return Ok(());
         }
+        command::deregister(self.command.as_fd(), self.driver, self.handle)
+            .map_err(|errno| format!("the kernel says {errno}"))?;
+        *mem = None;
         Ok(())
     }
 
