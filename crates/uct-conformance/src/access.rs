@@ -177,11 +177,13 @@ fn read_only(bench: &Bench) {
 
 const WIDTHS: [usize; 4] = [1, 2, 4, 8];
 
-/// One side writes words of equal bytes, the other reads: it never sees a word of different ones. Where the kernel copies nobody promises that of
-/// more than a byte, and a kernel under an emulator does tear them.
+/// One side writes words of equal bytes, the other reads: it never sees a word of different ones. Where the kernel or a device copies nobody
+/// promises that of more than a byte, and a kernel under an emulator does tear them.
 fn words_do_not_tear(bench: &Bench) {
     let (region, _, attachment) = bench.attached(page_size(), 3);
-    let widths = if attachment.is_by_system_calls() { &WIDTHS[..1] } else { &WIDTHS };
+    let by_device = bench.importer.md.attr().component == ComponentId::VERBS;
+    let by_others = by_device || attachment.is_by_system_calls();
+    let widths = if by_others { &WIDTHS[..1] } else { &WIDTHS };
     for &width in widths {
         let at = 64 * width as u64;
         attachment.write(at, &vec![0; width]).unwrap();

@@ -8,6 +8,7 @@ use super::rows::{Built, Setting};
 const SCRIPT: &str = r#"#!/bin/busybox sh
 # The guest's first program, by cargo xtask rxe.
 export PATH=/bin HOME=/tmp RUST_BACKTRACE=1
+export RUCX_TEST_SCALE=10 # it is emulated
 /bin/busybox --install -s /bin 2>/dev/null
 mount -t proc proc /proc
 mount -t sysfs sys /sys

@@ -52,6 +52,9 @@ const SUITE_SKIPS: &[&str] = &[
     "accesses_in_flight",
 ];
 
+/// Of the suite of `verbs`: what takes minutes under an emulator.
+const SLOW: &[&str] = &["every_pair_moves", "many::a_thousand_regions"];
+
 /// The table, in the order of [`Setting`].
 pub(crate) const ROWS: &[Row] = &[
     Row { build: &["-p", "rxe-tests", "--features", "guest", "--test", "device"], ..ROW },

@@ -1,6 +1,5 @@
 //! The exporter's side: memory of this process, registered in an importer's protection domain.
 
-use std::mem;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -104,8 +103,9 @@ impl Drop for InDomain {
         if let Err(why) = self.end() {
             tracing::error!(
                 why,
-                "a registration for an importer was not ended: it ends with the importer's context"
+                "a registration for an importer was not ended: its memory is never given back"
             );
+            std::mem::forget(self.mem.get_mut().take());
         }
     }
 }
