@@ -2,10 +2,7 @@
 
 use std::sync::Arc;
 
-use rdma_core_sys::{
-    DeviceList, ibv_ah_attr, ibv_gid, ibv_gid_type, ibv_global_route, ibv_mtu, ibv_port_state, ibv_qp_attr,
-    ibv_qp_attr_mask as Mask, ibv_qp_cap, ibv_qp_init_attr, ibv_qp_state, ibv_qp_type,
-};
+use rdma_core_sys::{DeviceList, ibv_access_flags, ibv_gid_type, ibv_mtu, ibv_port_state, ibv_qp_cap};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
@@ -17,11 +14,8 @@ use crate::api::{OpenError, RegError};
 const ETHERNET: u8 = 2;
 /// Requests on their way at once in one queue pair.
 pub(super) const DEPTH: u32 = 16;
-/// 4.096 µs × 2^18, about a second, for an acknowledgement: seven times, then the connection is given up (`ibv_modify_qp(3)`).
-const ACK_TIMEOUT: u8 = 18;
-const RETRIES: u8 = 7;
-/// Router hops.
-const HOPS: u8 = 64;
+/// Most READs and atomics at once, in a queue pair: a device has them in common for all of them.
+const READS: i32 = 16;
 
 /// An opened device with a protection domain.
 #[derive(Debug)]
@@ -30,6 +24,9 @@ pub(super) struct Device {
     pub(super) pd: Arc<Pd>,
     pub(super) port: Port,
     pub(super) max_mr: u64,
+    /// READs and atomics that a queue pair answers at once, and asks for at once.
+    pub(super) reads_in: u8,
+    pub(super) reads_out: u8,
     /// The driver's number for commands that come from other processes; `None`: this kernel takes none.
     pub(super) driver: Option<u32>,
 }
@@ -37,18 +34,18 @@ pub(super) struct Device {
 /// Where a device is connected to others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Port {
-    number: u8,
-    lid: u16,
-    mtu: ibv_mtu,
+    pub(super) number: u8,
+    pub(super) lid: u16,
+    pub(super) mtu: ibv_mtu,
     /// Of an Ethernet port always, of others where there is one.
-    gid: Option<Gid>,
+    pub(super) gid: Option<Gid>,
 }
 
 /// An entry of a port's table of GIDs: an address in its network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Gid {
-    index: u8,
-    raw: [u8; 16],
+    pub(super) index: u8,
+    pub(super) raw: [u8; 16],
 }
 
 /// The names of all devices.
@@ -109,23 +106,6 @@ impl Port {
         }
         Err(why)
     }
-
-    /// The way to a port of this network: to this one.
-    fn to_itself(self) -> ibv_ah_attr {
-        let global = |gid: Gid| ibv_global_route {
-            dgid: ibv_gid { raw: gid.raw },
-            sgid_index: gid.index,
-            hop_limit: HOPS,
-            ..Default::default()
-        };
-        ibv_ah_attr {
-            grh: self.gid.map(global).unwrap_or_default(),
-            is_global: self.gid.is_some().into(),
-            dlid: self.lid,
-            port_num: self.number,
-            ..Default::default()
-        }
-    }
 }
 
 fn failed(what: &'static str) -> impl Fn(Errno) -> OpenError {
@@ -145,7 +125,16 @@ impl Device {
         let port = Port::find(&context, properties.phys_port_cnt)?;
         let pd = Arc::new(Pd::new(&context).map_err(failed("ibv_alloc_pd"))?);
         let driver = command::driver(context.command_fd());
-        Ok(Self { context, pd, port, max_mr: properties.max_mr_size, driver })
+        let reads = |most: i32| u8::try_from(most.clamp(1, READS)).unwrap_or(1);
+        Ok(Self {
+            context,
+            pd,
+            port,
+            max_mr: properties.max_mr_size,
+            reads_in: reads(properties.max_qp_rd_atom),
+            reads_out: reads(properties.max_qp_init_rd_atom),
+            driver,
+        })
     }
 
     /// Registers pages of this process for local use.
@@ -163,52 +152,10 @@ impl Device {
             max_recv_sge: 1,
             ..Default::default()
         };
-        let init = ibv_qp_init_attr { cap, qp_type: ibv_qp_type::IBV_QPT_RC, ..Default::default() };
-        let qp = Qp::new(&self.pd, cq, init)?;
-        let access = rdma_core_sys::ibv_access_flags::IBV_ACCESS_REMOTE_WRITE
-            | rdma_core_sys::ibv_access_flags::IBV_ACCESS_REMOTE_READ;
-        let attr = ibv_qp_attr {
-            qp_state: ibv_qp_state::IBV_QPS_INIT,
-            qp_access_flags: access.0,
-            port_num: self.port.number,
-            ..Default::default()
-        };
-        let mask =
-            Mask::IBV_QP_STATE | Mask::IBV_QP_PKEY_INDEX | Mask::IBV_QP_PORT | Mask::IBV_QP_ACCESS_FLAGS;
-        qp.modify(attr, mask)?;
-        let attr = ibv_qp_attr {
-            qp_state: ibv_qp_state::IBV_QPS_RTR,
-            path_mtu: self.port.mtu,
-            dest_qp_num: qp.number(),
-            max_dest_rd_atomic: 1,
-            min_rnr_timer: 12, // 640 µs
-            ah_attr: self.port.to_itself(),
-            ..Default::default()
-        };
-        let mask = Mask::IBV_QP_STATE
-            | Mask::IBV_QP_AV
-            | Mask::IBV_QP_PATH_MTU
-            | Mask::IBV_QP_DEST_QPN
-            | Mask::IBV_QP_RQ_PSN
-            | Mask::IBV_QP_MAX_DEST_RD_ATOMIC
-            | Mask::IBV_QP_MIN_RNR_TIMER;
-        qp.modify(attr, mask)?;
-        let attr = ibv_qp_attr {
-            qp_state: ibv_qp_state::IBV_QPS_RTS,
-            timeout: ACK_TIMEOUT,
-            retry_cnt: RETRIES,
-            rnr_retry: RETRIES,
-            max_rd_atomic: 1,
-            ..Default::default()
-        };
-        let mask = Mask::IBV_QP_STATE
-            | Mask::IBV_QP_TIMEOUT
-            | Mask::IBV_QP_RETRY_CNT
-            | Mask::IBV_QP_RNR_RETRY
-            | Mask::IBV_QP_SQ_PSN
-            | Mask::IBV_QP_MAX_QP_RD_ATOMIC;
-        qp.modify(attr, mask)?;
-        Ok(qp)
+        let access = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE | ibv_access_flags::IBV_ACCESS_REMOTE_READ;
+        let unconnected = self.queue_pair(cq, cap, access)?;
+        let itself = unconnected.address();
+        unconnected.connect(&itself)
     }
 }
 

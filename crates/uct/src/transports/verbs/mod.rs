@@ -13,6 +13,7 @@
 //! [`SHARE`].
 
 mod command;
+mod connection;
 mod device;
 mod import;
 mod loopback;
@@ -20,6 +21,7 @@ mod md;
 pub mod mkey;
 mod placer;
 mod sys;
+pub mod wire;
 
 use std::sync::{Arc, Once};
 
