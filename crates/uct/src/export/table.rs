@@ -308,8 +308,12 @@ impl ExportTable {
     pub fn add_placement(&self, claim: &Claim, placement: &Arc<dyn Placement>) -> bool {
         self.placements.add(claim.id, placement);
         let lives = self.verify(claim).is_ok();
-        if !lives && let Err(error) = self.placements.end(claim.id) {
-            tracing::error!(%error, "memory that is exported no longer");
+        if !lives {
+            // This one only: accesses by others may be in flight, for which the revocation waits.
+            match placement.end() {
+                Ok(()) => self.placements.remove(claim.id, placement),
+                Err(why) => tracing::error!(why, "memory that is exported no longer stays registered"),
+            }
         }
         lives
     }

@@ -1,7 +1,9 @@
 //! Why an access to memory did not happen, and what to do about it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::io::Errno;
 use ucs::Status;
 use ucs::mem::shared::BoundsError;
 
@@ -48,9 +50,76 @@ pub enum AccessError {
         /// What is wrong with it.
         why: OperandReason,
     },
+    /// The device that moves the bytes has failed.
+    #[error("the device has failed after {done} bytes: {why}")]
+    Device {
+        /// Bytes that were moved before.
+        done: u64,
+        /// How.
+        why: DeviceReason,
+    },
     /// The object belongs to the parent process of a fork.
     #[error("this object belongs to the parent process: a fork's child must make its own context")]
     Forked,
+}
+
+/// How a device has failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeviceReason {
+    /// A request was not carried out.
+    #[error("{words}")]
+    Status {
+        /// The device's status in words.
+        words: &'static str,
+    },
+    /// A call of its library failed.
+    #[error("{call}: {errno}")]
+    Call {
+        /// Which.
+        call: &'static str,
+        /// What it says.
+        errno: Errno,
+    },
+    /// Nothing came of a request.
+    #[error("nothing has completed for {waited:?}")]
+    Late {
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// It takes no memory for the bytes to go through.
+    #[error("it takes no memory for the bytes to go through: {what}")]
+    NoMemory {
+        /// Why not.
+        what: Arc<str>,
+    },
+    /// The peer does not connect again.
+    #[error("the peer does not connect again: {what}")]
+    NotConnected {
+        /// Why not.
+        what: Arc<str>,
+    },
+    /// Its queue has ended.
+    #[error("a request before has failed")]
+    Over,
+}
+
+impl DeviceReason {
+    /// What to do about it.
+    #[must_use]
+    pub fn remedy(&self) -> &'static str {
+        match self {
+            Self::NoMemory { .. } => "raise `ulimit -l` (LimitMEMLOCK= of a service)",
+            Self::NotConnected { .. } => "see whether the exporter runs, and import the handle again",
+            Self::Status { .. } | Self::Late { .. } => {
+                "see whether the port is up and the peer's machine is there (`rdma link`), then try again: the connection is \
+                 made anew"
+            }
+            Self::Call { .. } | Self::Over => {
+                "try again: the connection is made anew; see what the kernel says (`dmesg`)"
+            }
+        }
+    }
 }
 
 /// What is wrong with memory that an operation was given: of this process, or imported by it.
@@ -87,6 +156,9 @@ pub enum OperandReason {
         /// How long was waited.
         waited: Duration,
     },
+    /// It is imported, and the device that reaches it has failed.
+    #[error("it is imported, and the device that reaches it has failed")]
+    Device,
     /// It is imported, and cannot do that.
     #[error("it is imported, and unsupported: {why}")]
     Unsupported {
@@ -102,6 +174,7 @@ impl OperandReason {
             Self::Stale(_) => Status::Stale,
             Self::AccessDenied(_) => Status::AccessDenied,
             Self::Busy { .. } => Status::Busy,
+            Self::Device => Status::IoError,
             Self::Unsupported { .. } => Status::Unsupported,
             _ => Status::InvalidAddr,
         }
@@ -122,6 +195,7 @@ impl OperandReason {
             }
             Self::AccessDenied(why) => why.remedy(),
             Self::Busy { .. } => "use fewer threads at once, or raise UCX_IMPORT_TIMEOUT",
+            Self::Device => "see the log, and try again: the connection is made anew",
             Self::Unsupported { .. } => "use memory of `MemMap::allocate`",
         }
     }
@@ -205,6 +279,7 @@ impl AccessError {
             Self::Busy { .. } => Status::Busy,
             Self::Unsupported { .. } => Status::Unsupported,
             Self::Operand { why, .. } => why.status(),
+            Self::Device { .. } => Status::IoError,
             Self::Forked => Status::Forked,
         }
     }
@@ -223,6 +298,7 @@ impl AccessError {
             Self::Busy { .. } => "use fewer threads at once, or raise UCX_IMPORT_TIMEOUT",
             Self::Unsupported { .. } => "use memory of `MemMap::allocate`",
             Self::Operand { why, .. } => why.remedy(),
+            Self::Device { why, .. } => why.remedy(),
             Self::Forked => "create a new Context in the child, or use memory before the fork",
         }
     }

@@ -541,6 +541,10 @@ impl AccessError {
             Self::AccessDenied { done, why } => (done, OperandReason::AccessDenied(why)),
             Self::Busy { waited } => (0, OperandReason::Busy { waited }),
             Self::Unsupported { why } => (0, OperandReason::Unsupported { why }),
+            Self::Device { done, why } => {
+                tracing::debug!(%why, "imported memory that is an operand");
+                (done, OperandReason::Device)
+            }
             other => return other,
         };
         Self::Operand { done, why }
@@ -551,9 +555,10 @@ impl AccessError {
     #[cold]
     pub(super) fn moved(mut self, all: u64) -> Self {
         match &mut self {
-            Self::Stale { done, .. } | Self::AccessDenied { done, .. } | Self::Operand { done, .. } => {
-                *done = all
-            }
+            Self::Stale { done, .. }
+            | Self::AccessDenied { done, .. }
+            | Self::Operand { done, .. }
+            | Self::Device { done, .. } => *done = all,
             _ => {}
         }
         self
@@ -564,9 +569,10 @@ impl AccessError {
     #[cold]
     pub fn after(mut self, before: u64) -> Self {
         match &mut self {
-            Self::Stale { done, .. } | Self::AccessDenied { done, .. } | Self::Operand { done, .. } => {
-                *done += before;
-            }
+            Self::Stale { done, .. }
+            | Self::AccessDenied { done, .. }
+            | Self::Operand { done, .. }
+            | Self::Device { done, .. } => *done += before,
             _ => {}
         }
         self

@@ -251,9 +251,9 @@ impl Connection {
     }
 
     /// Says that a placement is needed no more, if that can be said at once: otherwise it ends with the connection.
-    pub fn unplace(&self, handle: u32) {
+    pub fn unplace(&self, sequence: u32) {
         let mut control = SendAncillaryBuffer::default();
-        let bytes = encode_unplace(handle);
+        let bytes = encode_unplace(sequence);
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         let _ = sendmsg(&*self.socket, &[IoSlice::new(&bytes)], &mut control, flags);
     }

@@ -42,7 +42,7 @@ pub(super) struct Conn {
     process: Option<Process>,
     page: Option<Arc<ImporterPage>>,
     /// What was placed for it, by export.
-    placements: Vec<(u64, Arc<dyn Placement>)>,
+    placements: Vec<PlacedHere>,
     /// Which process it comes from: equal for equal processes.
     pub(super) peer: u64,
     /// When it came; it must show a token soon.
@@ -66,6 +66,15 @@ pub(super) enum Next {
     Mute,
 }
 
+/// A registration of an export's memory in a domain of the peer's.
+#[derive(Debug)]
+struct PlacedHere {
+    id: u64,
+    /// That of the message which asked for it. The kernel's number would not do: it is another's once this has ended.
+    sequence: u32,
+    placement: Arc<dyn Placement>,
+}
+
 impl Conn {
     pub(super) fn new(socket: OwnedFd, process: Option<Process>, peer: u64) -> Self {
         Self {
@@ -82,7 +91,7 @@ impl Conn {
 
     /// Ends what it has: its importer accesses nothing any more.
     pub(super) fn end(self, exports: &ExportTable) {
-        for (id, placement) in &self.placements {
+        for PlacedHere { id, placement, .. } in &self.placements {
             exports.remove_placement(*id, placement);
         }
         if let Some(page) = &self.page {
@@ -123,9 +132,9 @@ impl Conn {
             Ok(Message::Attach(request)) => self.answer(&request, exports),
             // The memory has come, and this process could have no descriptor of it (`unix(7)`, MSG_CTRUNC).
             Ok(Message::Place(asked)) => self.place(&asked, passed, exports, placers),
-            Ok(Message::Unplace(handle)) => {
-                if let Some(at) = self.placements.iter().position(|(_, other)| other.handle() == handle) {
-                    let (id, placement) = self.placements.swap_remove(at);
+            Ok(Message::Unplace(sequence)) => {
+                if let Some(at) = self.placements.iter().position(|placed| placed.sequence == sequence) {
+                    let PlacedHere { id, placement, .. } = self.placements.swap_remove(at);
                     exports.remove_placement(id, &placement);
                 }
                 Next::Keep
@@ -206,10 +215,10 @@ impl Conn {
             Err(refusal) => return self.send(&refuse(Verdict::Refused(refusal)), &[]),
         };
         let id = asked.claim.id;
-        self.placements.retain(|(_, placement)| exports.has_placement(placement));
+        self.placements.retain(|placed| exports.has_placement(&placed.placement));
         let verdict = if !is_same_user(&self.socket) {
             Err(Verdict::NotPlaced)
-        } else if self.placements.iter().filter(|(other, _)| *other == id).count() >= MAX_PLACEMENTS {
+        } else if self.placements.iter().filter(|placed| placed.id == id).count() >= MAX_PLACEMENTS {
             Err(Verdict::TooMany)
         } else {
             let domain = Domain { command, number: asked.domain };
@@ -227,8 +236,9 @@ impl Conn {
             Err(verdict) => self.send(&refuse(verdict), &[]),
             Ok(placed) if exports.add_placement(&asked.claim, &placed.placement) => {
                 let (lkey, rkey, handle) = (placed.lkey, placed.rkey, placed.placement.handle());
-                self.placements.push((id, placed.placement));
-                let keys = PlacedKeys { sequence: asked.sequence, lkey, rkey, handle };
+                let sequence = asked.sequence;
+                self.placements.push(PlacedHere { id, sequence, placement: placed.placement });
+                let keys = PlacedKeys { sequence, lkey, rkey, handle };
                 self.send_bytes(&keys.encode(), &[]).map_or_else(|_| self.misbehaves(), |()| Next::Keep)
             }
             // Revoked meanwhile.

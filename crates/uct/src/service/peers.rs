@@ -166,10 +166,10 @@ impl Peer {
         })
     }
 
-    /// Says that a placement is needed no more.
-    pub fn unplace(&self, handle: u32) {
+    /// Says that the placement whose keys came with this sequence number is needed no more.
+    pub fn unplace(&self, sequence: u32) {
         if let Some(connection) = &*self.connection.lock() {
-            connection.unplace(handle);
+            connection.unplace(sequence);
         }
     }
 

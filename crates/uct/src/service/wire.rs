@@ -90,7 +90,7 @@ pub struct PlacedKeys {
 pub enum Message {
     /// To place an export's memory.
     Place(Placing),
-    /// The placement of this number is needed no more. There is no reply.
+    /// What was placed by the message with this sequence number is needed no more. There is no reply.
     Unplace(u32),
     /// For an export's memory.
     Attach(Request),
@@ -215,27 +215,26 @@ impl PlacedKeys {
     }
 }
 
-/// The message that a placement is needed no more: the number that its keys came with.
+/// The message that a placement is needed no more: the sequence number of the one that asked for it.
 #[must_use]
-pub fn encode_unplace(handle: u32) -> [u8; REQUEST_LEN] {
+pub fn encode_unplace(sequence: u32) -> [u8; REQUEST_LEN] {
     let mut bytes = [0; REQUEST_LEN];
-    let written = write_unplace(&mut Writer::new(&mut bytes), handle);
+    let written = write_unplace(&mut Writer::new(&mut bytes), sequence);
     debug_assert!(written.is_ok(), "REQUEST_LEN holds it");
     bytes
 }
 
-fn write_unplace(to: &mut Writer<'_>, handle: u32) -> Result<(), NoRoom> {
-    to.bytes(&REQUEST_MAGIC)?.u16(VERSION)?.u16(UNPLACE)?.u32(0)?.u32(0)?.u32(handle)?;
+fn write_unplace(to: &mut Writer<'_>, sequence: u32) -> Result<(), NoRoom> {
+    to.bytes(&REQUEST_MAGIC)?.u16(VERSION)?.u16(UNPLACE)?.u32(sequence)?;
     Ok(())
 }
 
 fn decode_unplace(bytes: &[u8]) -> Result<u32, DecodeError> {
     let (mut from, kind) = begin(bytes)?;
     check(kind == UNPLACE, "kind")?;
-    check(from.u64()? == 0, "reserved field")?;
-    let handle = from.u32()?;
+    let sequence = from.u32()?;
     check(from.bytes(from.remaining())?.iter().all(|byte| *byte == 0), "reserved field")?;
-    Ok(handle)
+    Ok(sequence)
 }
 
 /// Writes a message with a claim.

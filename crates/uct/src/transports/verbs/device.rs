@@ -7,13 +7,18 @@ use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
 use super::command;
+use super::queue::{self, Connect};
 use super::sys::{Context, Cq, Mr, Pd, Qp};
 use crate::api::{OpenError, RegError};
+use crate::memory::{AccessError, DeviceReason};
 
 /// `IBV_LINK_LAYER_ETHERNET`, `<infiniband/verbs.h>`.
 const ETHERNET: u8 = 2;
 /// Requests on their way at once in one queue pair.
 pub(super) const DEPTH: u32 = 16;
+/// A queue pair that sends that many requests, and takes no messages.
+pub(super) const REQUESTS: ibv_qp_cap =
+    ibv_qp_cap { max_send_wr: DEPTH, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
 /// Most READs and atomics at once, in a queue pair: a device has them in common for all of them.
 const READS: i32 = 16;
 
@@ -112,6 +117,18 @@ fn failed(what: &'static str) -> impl Fn(Errno) -> OpenError {
     move |errno| OpenError::Device { what, errno }
 }
 
+impl Connect for Device {
+    /// A queue pair that is connected to itself: what is written by it arrives in this device, in memory of the same protection domain.
+    fn connect(&self, _lane: u8) -> Result<Qp, AccessError> {
+        let call = |call| move |errno| queue::device(DeviceReason::Call { call, errno });
+        let cq = Cq::new(&self.context, DEPTH).map_err(call("ibv_create_cq"))?;
+        let access = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE | ibv_access_flags::IBV_ACCESS_REMOTE_READ;
+        let unconnected = self.queue_pair(cq, REQUESTS, access).map_err(call("ibv_create_qp"))?;
+        let itself = unconnected.address();
+        unconnected.connect(&itself).map_err(call("ibv_modify_qp"))
+    }
+}
+
 impl Device {
     /// Opens the device of this name.
     pub(super) fn open(name: &str) -> Result<Self, OpenError> {
@@ -140,22 +157,6 @@ impl Device {
     /// Registers pages of this process for local use.
     pub(super) fn register(&self, address: usize, len: usize, writes: bool) -> Result<Mr, RegError> {
         Mr::local(&self.pd, address, len, writes).map_err(|errno| reg_error(errno, len as u64))
-    }
-
-    /// A queue pair that is connected to itself: what is written by it arrives in this device, in memory of the same protection domain.
-    pub(super) fn loopback(&self) -> Result<Qp, Errno> {
-        let cq = Cq::new(&self.context, DEPTH)?;
-        let cap = ibv_qp_cap {
-            max_send_wr: DEPTH,
-            max_recv_wr: 1,
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            ..Default::default()
-        };
-        let access = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE | ibv_access_flags::IBV_ACCESS_REMOTE_READ;
-        let unconnected = self.queue_pair(cq, cap, access)?;
-        let itself = unconnected.address();
-        unconnected.connect(&itself)
     }
 }
 

@@ -15,8 +15,8 @@ use parking_lot::Mutex;
 
 use super::command;
 use super::device::Device;
-use super::loopback::{BOUNCE, Loopback, Remote, Way};
 use super::md::VerbsMemh;
+use super::queue::{FRAGMENT, Near, Queue, Remote, Way};
 use crate::api::Attachment;
 use crate::export::{Gate, PeerObserver};
 use crate::memory::{
@@ -28,7 +28,7 @@ use crate::service::wire::PlacedKeys;
 /// Another process's memory, by its addresses.
 #[derive(Debug)]
 pub(super) struct VerbsImport {
-    loopback: Arc<Loopback>,
+    loopback: Arc<Queue>,
     gate: Gate,
     peer: Arc<Peer>,
     keys: PlacedKeys,
@@ -45,7 +45,7 @@ pub(super) struct VerbsImport {
 impl VerbsImport {
     pub(super) fn new(
         (device, driver): (&Arc<Device>, u32),
-        loopback: &Arc<Loopback>,
+        loopback: &Arc<Queue>,
         gate: Gate,
         peer: Arc<Peer>,
         keys: PlacedKeys,
@@ -72,19 +72,19 @@ impl VerbsImport {
         Remote { address: self.address.wrapping_add(offset).wrapping_add(at as u64), rkey: self.keys.rkey }
     }
 
-    /// Has `each` move the parts of a step that go through memory between, none longer than that.
-    fn in_parts(
-        step: Range<usize>,
-        mut each: impl FnMut(Range<usize>) -> Result<(), AccessError>,
+    /// As [`Gate::in_steps`]. Of a queue pair that is connected to itself both halves fail when the registration has ended, and which of the two is told
+    /// first is chance: that the export is over is told by the gate.
+    fn in_steps(
+        &self,
+        len: usize,
+        step: impl FnMut(Range<usize>) -> Result<(), AccessError>,
     ) -> Result<(), AccessError> {
-        let begin = step.start;
-        let mut at = begin;
-        while at < step.end {
-            let end = step.end.min(at + BOUNCE);
-            each(at..end).map_err(|error| error.after((at - begin) as u64))?;
-            at = end;
-        }
-        Ok(())
+        self.gate.in_steps(len, step).map_err(|error| match (error, self.gate.check()) {
+            (AccessError::Device { done, .. }, Err(why)) if why != StaleReason::Forked => {
+                AccessError::Stale { done, why }
+            }
+            (error, _) => error,
+        })
     }
 
     /// Moves an operand of `len` bytes at `local`.
@@ -99,14 +99,16 @@ impl VerbsImport {
         len: usize,
     ) -> Result<(), AccessError> {
         if len == 0 {
-            return self.gate.in_steps(0, |_| Ok(()));
+            return self.in_steps(0, |_| Ok(()));
         }
         let missing = AccessError::Operand { done: 0, why: OperandReason::NotRegistered };
+        let memh = memh.filter(|memh| memh.0.is_of(&self.device.pd)); // its key would name other memory here
         let (memh, local) = memh.zip(local).ok_or(missing)?;
-        self.gate.in_steps(len, |part| {
-            let (remote, from) = (self.remote(offset, part.start), (local + part.start) as u64);
+        self.in_steps(len, |part| {
+            let near = Near { address: (local + part.start) as u64, lkey: memh.0.lkey() };
+            let remote = self.remote(offset, part.start);
             // SAFETY: a part of the operand, which the caller has borrowed so (module rule).
-            unsafe { self.loopback.registered(way, (&memh.0, from), remote, part.len()) }
+            unsafe { self.loopback.registered(way, near, remote, part.len(), &*self.device) }
         })
     }
 }
@@ -122,22 +124,22 @@ impl Attachment for VerbsImport {
 
     fn read(&self, offset: u64, dst: &mut [u8]) -> Result<(), AccessError> {
         check_range(offset, dst.len(), self.len)?;
-        self.gate.in_steps(dst.len(), |step| {
-            Self::in_parts(step, |part| self.loopback.read(self.remote(offset, part.start), &mut dst[part]))
+        self.in_steps(dst.len(), |part| {
+            self.loopback.read(self.remote(offset, part.start), &mut dst[part], &*self.device)
         })
     }
 
     fn write(&self, offset: u64, src: &[u8]) -> Result<(), AccessError> {
         self.rights.check_write()?;
         check_range(offset, src.len(), self.len)?;
-        self.gate.in_steps(src.len(), |step| {
-            Self::in_parts(step, |part| self.loopback.write(self.remote(offset, part.start), &src[part]))
+        self.in_steps(src.len(), |part| {
+            self.loopback.write(self.remote(offset, part.start), &src[part], &*self.device)
         })
     }
 
     /// An access is a request to the device, and a copy.
     fn good_piece(&self) -> usize {
-        BOUNCE
+        FRAGMENT
     }
 
     fn put(&self, offset: u64, src: &Local<'_>) -> Result<(), AccessError> {
@@ -179,7 +181,7 @@ impl PeerObserver for VerbsImport {
 impl Drop for VerbsImport {
     fn drop(&mut self) {
         if self.gate.is_mine() && !std::mem::replace(self.ended.get_mut(), true) {
-            self.peer.unplace(self.keys.handle);
+            self.peer.unplace(self.keys.sequence);
         }
     }
 }

@@ -9,9 +9,9 @@ use ucs::mem::page::{PageRange, page_size};
 use super::SHARE;
 use super::device::Device;
 use super::import::VerbsImport;
-use super::loopback::Loopback;
 use super::mkey::{self, Mkey};
 use super::placer::DevicePlacer;
+use super::queue::Queue;
 use super::sys::Mr;
 use crate::api::{
     AllocError, AttachError, AttachRequest, Attached, ComponentId, GlobalId, LinearCost, LocalMemh, Md,
@@ -29,7 +29,7 @@ use crate::transports::mkey::readdress;
 pub struct VerbsMd {
     attr: MdAttr,
     device: Arc<Device>,
-    loopback: Arc<Loopback>,
+    loopback: Arc<Queue>,
     params: MdParams,
     patience: Duration,
     /// Kept for the service, which asks it as long as it lives.
@@ -75,7 +75,7 @@ impl VerbsMd {
                 .ok_or(OpenError::Missing { what: "room for the global id", remedy: "report this" })?,
             local_cpus: String::new(),
         };
-        let loopback = Arc::new(Loopback::new(&device));
+        let loopback = Arc::new(Queue::new(&device));
         let patience = params.config.get(&IMPORT_TIMEOUT);
         Ok(Self { attr, device, loopback, params: params.clone(), patience, _placer: placer })
     }

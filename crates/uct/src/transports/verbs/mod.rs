@@ -16,10 +16,10 @@ mod command;
 mod connection;
 mod device;
 mod import;
-mod loopback;
 mod md;
 pub mod mkey;
 mod placer;
+mod queue;
 mod sys;
 pub mod wire;
 
