@@ -6,7 +6,7 @@ use ucs::config::UnknownNames;
 use ucs::mem::{ForeignFdError, MemError};
 
 use crate::export::ExportError;
-use crate::service::{ConnectError, ServiceError};
+use crate::service::{ConnectError, NetError, ServiceError};
 use crate::wire::NoRoom;
 
 /// A memory domain could not be opened.
@@ -319,6 +319,20 @@ impl AttachError {
             Refusal::Stale => Self::Stale("the export was revoked or dropped"),
             Refusal::WrongToken => Self::WrongToken,
             Refusal::Mismatch => Self::Mismatch,
+        }
+    }
+
+    /// What a failed call to another machine means for an attachment.
+    #[must_use]
+    pub fn of_net(error: NetError) -> Self {
+        match error {
+            NetError::Stale { .. } => {
+                Self::Stale("the exporter says that it is revoked, dropped, or never was")
+            }
+            NetError::Denied { .. } => Self::WrongToken,
+            NetError::Mem(error) => Self::Mem(error),
+            NetError::Service(error) => Self::from(error),
+            error => Self::Unreachable { remedy: error.remedy(), reason: error.to_string() },
         }
     }
 

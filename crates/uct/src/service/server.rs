@@ -23,6 +23,7 @@ use ucs::time::Deadline;
 use super::arrivals::{Arrivals, Door};
 use super::conn::{Conn, Next};
 use super::listener::{ListenError, Listener};
+use super::net::{Net, NetListener, NetServer};
 use super::peers::{Connected, Exporter, Grant, Peers};
 use super::placing::{Placer, Placers};
 use super::watch::{Watch, Watches, Watching};
@@ -95,6 +96,7 @@ pub struct Service {
     peers: Peers,
     arrivals: Arc<Arrivals>,
     placers: Arc<Placers>,
+    pub(super) net: Net,
 }
 
 /// Bytes of a socket's name.
@@ -121,11 +123,12 @@ struct Shared {
     watches: Arc<Watches>,
     orders: Mutex<Vec<Order>>,
     /// The next connection's or watched exporter's number.
-    next: AtomicU64,
+    next: Arc<AtomicU64>,
 }
 
 enum Order {
     Listen(Listener),
+    ListenNet(NetListener),
     Sweep,
 }
 
@@ -143,6 +146,7 @@ impl Service {
         let mut name = [0; NAME_LEN];
         name.copy_from_slice(name_of(exports.uuid()).as_bytes());
         let peers = Peers::new(Identity::of_self(), directory.clone());
+        let net = Net::new(*exports.uuid());
         Self {
             name,
             exports,
@@ -153,6 +157,7 @@ impl Service {
             peers,
             arrivals: Arc::default(),
             placers: Arc::default(),
+            net,
         }
     }
 
@@ -266,6 +271,12 @@ impl Service {
         Ok(shared.watches.add(id, state, fds)?)
     }
 
+    /// Has peers of other machines served at `listener`.
+    pub(super) fn serve_at(&self, listener: NetListener) -> Result<(), ServiceError> {
+        self.start(&mut self.running.lock())?.shared.order(Order::ListenNet(listener));
+        Ok(())
+    }
+
     /// Has kept memory looked at until it is drained.
     pub fn sweep(&self) {
         if self.check_generation().is_err() {
@@ -278,7 +289,7 @@ impl Service {
     }
 
     /// Asked before the lock is taken: in a fork's child, another thread of the parent's may have held it.
-    fn check_generation(&self) -> Result<(), ServiceError> {
+    pub(super) fn check_generation(&self) -> Result<(), ServiceError> {
         if self.generation.is_current() { Ok(()) } else { Err(ServiceError::Forked) }
     }
 
@@ -295,10 +306,12 @@ impl Service {
                 wake,
                 watches: Watches::new(epoll),
                 orders: Mutex::new(Vec::new()),
-                next: AtomicU64::new(FIRST),
+                next: Arc::new(AtomicU64::new(FIRST)),
             });
+            let net = self.net.server(&shared.watches, &shared.next);
             let (exports, arrivals) = (Arc::clone(&self.exports), Arc::clone(&self.arrivals));
-            let mut events = Events::new(Arc::clone(&shared), exports, arrivals, Arc::clone(&self.placers));
+            let placers = Arc::clone(&self.placers);
+            let mut events = Events::new(Arc::clone(&shared), exports, arrivals, placers, net);
             // A thread begins with the signals of the one that starts it blocked.
             let thread = ucs::signals::with_signals_blocked(|| {
                 std::thread::Builder::new()
@@ -357,6 +370,7 @@ struct Events {
     exports: Arc<ExportTable>,
     arrivals: Arc<Arrivals>,
     placers: Arc<Placers>,
+    net: NetServer,
     listeners: Vec<Listener>,
     conns: HashMap<u64, Conn>,
     sweeping: bool,
@@ -372,6 +386,7 @@ impl Events {
         exports: Arc<ExportTable>,
         arrivals: Arc<Arrivals>,
         placers: Arc<Placers>,
+        net: NetServer,
     ) -> Self {
         let (listeners, conns) = (Vec::new(), HashMap::new());
         Self {
@@ -379,6 +394,7 @@ impl Events {
             exports,
             arrivals,
             placers,
+            net,
             listeners,
             conns,
             sweeping: false,
@@ -398,6 +414,7 @@ impl Events {
             }
         }
         self.conns.values().for_each(Conn::shut_down);
+        self.net.shut_down();
     }
 
     fn serve(&mut self) {
@@ -426,10 +443,14 @@ impl Events {
 
     /// Whether something waits for time to pass.
     fn needs_time(&self) -> bool {
-        self.sweeping || self.paused.is_some() || self.conns.values().any(|conn| !conn.proven)
+        self.sweeping
+            || self.net.needs_time()
+            || self.paused.is_some()
+            || self.conns.values().any(|conn| !conn.proven)
     }
 
     fn tidy(&mut self) {
+        self.net.tidy();
         if self.sweeping {
             self.sweeping = self.exports.sweep();
         }
@@ -450,6 +471,7 @@ impl Events {
         let orders = std::mem::take(&mut *self.shared.orders.lock());
         for order in orders {
             match order {
+                Order::ListenNet(listener) => self.net.listen(listener),
                 Order::Sweep => self.sweeping = true,
                 Order::Listen(listener) => {
                     self.listeners.push(listener);
@@ -537,6 +559,8 @@ impl Events {
                     );
                 }
             }
+        } else if self.net.ready(id) {
+            // a peer of another machine
         } else if let Some(state) = self.shared.watches.remove(id) {
             tracing::debug!("an exporter is gone");
             state.set_gone();

@@ -1,0 +1,155 @@
+//! The stream of the side that connects.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, Shutdown, connect, recv, send, shutdown, sockopt};
+use ucs::Status;
+use ucs::mem::MemError;
+use ucs::time::Deadline;
+
+use super::error::NetError;
+use super::links::Asked;
+use super::socket;
+use super::wire::{
+    Call, DecodeError, Greeting, HEADER_LEN, Hello, MAC_LEN, MAX_BODY, MAX_SUBJECT, Reply, Verdict,
+    WELCOME_LEN, Welcome,
+};
+
+/// Longest wait asked of the kernel at once.
+const LONG: Duration = Duration::from_secs(3600);
+
+/// A connection on which both sides have said hello.
+#[derive(Debug)]
+pub(super) struct Stream {
+    pub(super) socket: Arc<OwnedFd>,
+    pub(super) peer: SocketAddr,
+    greeting: Greeting,
+    sequence: u32,
+}
+
+impl Stream {
+    /// Connects to the context with this uuid, if it is there.
+    pub(super) fn open(uuid: &[u8; 16], peer: SocketAddr, deadline: &Deadline) -> Result<Self, NetError> {
+        let socket = socket::socket(&peer).map_err(|errno| MemError::of("socket", errno, 0))?;
+        let failed = |errno| NetError::Connect { address: peer, errno };
+        socket::prepare(socket.as_fd()).map_err(failed)?;
+        let client = socket::nonce().map_err(|errno| MemError::of("getrandom", errno, 0))?;
+        let greeting = Greeting { uuid: *uuid, server: [0; 16], client };
+        let mut stream = Self { socket: Arc::new(socket), peer, greeting, sequence: 0 };
+        match connect(&*stream.socket, &peer) {
+            Ok(()) => {}
+            Err(Errno::INPROGRESS | Errno::INTR) => {
+                stream.wait(PollFlags::OUT, deadline)?;
+                sockopt::socket_error(&*stream.socket).map_err(failed)?.map_err(failed)?;
+            }
+            Err(errno) => return Err(failed(errno)),
+        }
+        let bad = |error| NetError::BadReply { address: peer, error };
+        let mut welcome = [0; WELCOME_LEN];
+        stream.read(&mut welcome, deadline)?;
+        stream.greeting.server = Welcome::decode(&welcome).map_err(bad)?.nonce;
+        stream.write(&Hello { uuid: *uuid, nonce: client }.encode(), deadline)?;
+        let answer = stream.answer(deadline)?;
+        match Reply::decode(&answer).map_err(bad)? {
+            Reply { sequence: 0, verdict: Verdict::Ready, .. } => Ok(stream),
+            Reply { sequence: 0, verdict: Verdict::OtherContext, .. } => {
+                Err(NetError::OtherContext { address: peer })
+            }
+            _ => Err(bad(DecodeError::Unknown("verdict"))),
+        }
+    }
+
+    /// Calls, and waits for the answer.
+    pub(super) fn call(&mut self, asked: &Asked<'_>, deadline: &Deadline) -> Result<Vec<u8>, NetError> {
+        let Asked { kind, subject, token, request } = *asked;
+        let address = self.peer;
+        // A number is used once: after the last there is none.
+        let sequence = self.sequence.checked_add(1).ok_or(NetError::Closed { address })?;
+        let mut call = Call { sequence, kind, subject, request, mac: [0; MAC_LEN] };
+        self.greeting.prove(token, &mut call);
+        let bytes = call.encode().map_err(|_| too_long(asked))?;
+        self.sequence = sequence;
+        self.write(&bytes, deadline)?;
+        let bad = |error| NetError::BadReply { address, error };
+        let answer = self.answer(deadline)?;
+        let reply = Reply::decode(&answer).map_err(bad)?;
+        if reply.sequence != sequence {
+            return Err(bad(DecodeError::Unknown("sequence number")));
+        }
+        match reply.verdict {
+            Verdict::Answered(_) if !self.greeting.is_reply_proven(token, &call.mac, &reply) => {
+                Err(NetError::Unproven { address })
+            }
+            Verdict::Answered(Status::Ok) => Ok(reply.content.to_vec()),
+            Verdict::Answered(status) => Err(NetError::Refused { address, status }),
+            Verdict::Stale => Err(NetError::Stale { address }),
+            Verdict::Denied => Err(NetError::Denied { address }),
+            Verdict::Ready | Verdict::OtherContext => Err(bad(DecodeError::Unknown("verdict"))),
+        }
+    }
+
+    /// Ends it for all who have it open, a fork's child included.
+    pub(super) fn shut_down(&self) {
+        let _ = shutdown(&*self.socket, Shutdown::Both);
+    }
+
+    fn wait(&self, events: PollFlags, deadline: &Deadline) -> Result<(), NetError> {
+        let late = || NetError::TimedOut { address: self.peer, waited: deadline.elapsed() };
+        loop {
+            let left = deadline.left().ok_or_else(late)?.min(LONG);
+            let mut fds = [PollFd::new(&*self.socket, events)];
+            match poll(&mut fds, Some(&Timespec::try_from(left).map_err(|_| late())?)) {
+                Ok(0) | Err(Errno::INTR) => {}
+                Ok(_) => return Ok(()),
+                Err(errno) => return Err(MemError::of("poll", errno, 0).into()),
+            }
+        }
+    }
+
+    fn write(&self, mut bytes: &[u8], deadline: &Deadline) -> Result<(), NetError> {
+        while !bytes.is_empty() {
+            match send(&*self.socket, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+                Ok(sent) => bytes = bytes.get(sent..).unwrap_or_default(),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => self.wait(PollFlags::OUT, deadline)?,
+                Err(_) => return Err(NetError::Closed { address: self.peer }),
+            }
+        }
+        Ok(())
+    }
+
+    fn read(&self, mut bytes: &mut [u8], deadline: &Deadline) -> Result<(), NetError> {
+        while !bytes.is_empty() {
+            match recv(&*self.socket, &mut *bytes, RecvFlags::DONTWAIT) {
+                Ok((_, 0)) => return Err(NetError::Closed { address: self.peer }),
+                Ok((_, received)) => bytes = bytes.get_mut(received..).unwrap_or_default(),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => self.wait(PollFlags::IN, deadline)?,
+                Err(_) => return Err(NetError::Closed { address: self.peer }),
+            }
+        }
+        Ok(())
+    }
+
+    fn answer(&self, deadline: &Deadline) -> Result<Vec<u8>, NetError> {
+        let mut bytes = vec![0; HEADER_LEN];
+        self.read(&mut bytes, deadline)?;
+        let bad = |error| NetError::BadReply { address: self.peer, error };
+        bytes.resize(Reply::frame_len(&bytes).map_err(bad)?, 0);
+        self.read(bytes.get_mut(HEADER_LEN..).unwrap_or_default(), deadline)?;
+        Ok(bytes)
+    }
+}
+
+fn too_long(asked: &Asked<'_>) -> NetError {
+    if asked.subject.len() > MAX_SUBJECT {
+        NetError::TooLong { what: "subject", found: asked.subject.len(), most: MAX_SUBJECT }
+    } else {
+        NetError::TooLong { what: "request", found: asked.request.len(), most: MAX_BODY }
+    }
+}

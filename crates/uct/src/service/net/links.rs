@@ -1,0 +1,195 @@
+//! The connections that this context has made to others, shared by all who call the same one.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use rustix::io::fcntl_dupfd_cloexec;
+use ucs::fork::{self, Generation};
+use ucs::mem::MemError;
+use ucs::time::Deadline;
+
+use super::client::Stream;
+use super::error::NetError;
+use super::socket;
+use crate::export::{PeerState, Token};
+use crate::service::server::{Service, ServiceError};
+use crate::service::watch::{Watch, Watching};
+
+/// A call.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked<'a> {
+    pub(super) kind: u16,
+    pub(super) subject: &'a [u8],
+    pub(super) token: &'a Token,
+    pub(super) request: &'a [u8],
+}
+
+/// A connection to another context. Send + Sync: calls come one after the other. Its end tells the other side that this one needs
+/// nothing any more.
+#[derive(Debug)]
+pub struct NetLink {
+    _watching: Watching,
+    state: Arc<PeerState>,
+    stream: Mutex<Stream>,
+    socket: Arc<OwnedFd>,
+    peer: SocketAddr,
+    local: SocketAddr,
+    generation: Generation,
+}
+
+impl NetLink {
+    fn new(service: &Service, stream: Stream) -> Result<Self, NetError> {
+        let (socket, peer) = (Arc::clone(&stream.socket), stream.peer);
+        let failed = |errno| NetError::Connect { address: peer, errno };
+        let local = socket::local(socket.as_fd()).map_err(failed)?;
+        let state = Arc::default();
+        let watching = service.watch(&state, vec![Watch::Connection(Arc::clone(&socket))])?;
+        let generation = fork::generation();
+        Ok(Self { _watching: watching, state, stream: Mutex::new(stream), socket, peer, local, generation })
+    }
+
+    /// Another call on the same connection.
+    ///
+    /// # Errors
+    /// [`NetError`]. After one by which the stream may be out of step, the connection is of no further use.
+    pub fn call(
+        &self,
+        kind: u16,
+        subject: &[u8],
+        token: &Token,
+        request: &[u8],
+        deadline: &Deadline,
+    ) -> Result<Vec<u8>, NetError> {
+        self.ask(&Asked { kind, subject, token, request }, deadline)
+    }
+
+    fn ask(&self, asked: &Asked<'_>, deadline: &Deadline) -> Result<Vec<u8>, NetError> {
+        if !self.generation.is_current() {
+            return Err(ServiceError::Forked.into());
+        }
+        let locked = self.stream.try_lock_for(deadline.left().unwrap_or_default());
+        let waited = || NetError::TimedOut { address: self.peer, waited: deadline.elapsed() };
+        let mut stream = locked.ok_or_else(waited)?;
+        if self.state.is_gone() {
+            return Err(NetError::Closed { address: self.peer });
+        }
+        let answer = stream.call(asked, deadline);
+        match &answer {
+            Ok(_) => {}
+            Err(
+                NetError::Stale { .. }
+                | NetError::Denied { .. }
+                | NetError::Refused { .. }
+                | NetError::TooLong { .. },
+            ) => {}
+            Err(_) => {
+                stream.shut_down();
+                self.state.set_gone();
+            }
+        }
+        answer
+    }
+
+    /// Whether the other side has ended the connection, or its process or machine has: kept by the service thread.
+    #[must_use]
+    pub fn state(&self) -> &Arc<PeerState> {
+        &self.state
+    }
+
+    /// Has `state` told of the end, too, as long as the value returned lives: that of a worker whose bell is to ring. `service` is
+    /// that of which this is a connection.
+    ///
+    /// # Errors
+    /// [`ServiceError`].
+    pub fn watch(&self, service: &Service, state: &Arc<PeerState>) -> Result<Watching, ServiceError> {
+        // An epoll set holds a descriptor once.
+        let copy = fcntl_dupfd_cloexec(&*self.socket, 0);
+        let copy = copy.map_err(|errno| MemError::of("fcntl", errno, 0))?;
+        service.watch(state, vec![Watch::Connection(Arc::new(copy))])
+    }
+
+    /// Where the other side listens.
+    #[must_use]
+    pub fn peer_addr(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// This side's address on the connection.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+}
+
+impl Drop for NetLink {
+    fn drop(&mut self) {
+        // In a fork's child it is the parent's connection.
+        if self.generation.is_current() {
+            let _ = rustix::net::shutdown(&*self.socket, rustix::net::Shutdown::Both);
+        }
+    }
+}
+
+/// All by which a peer is named. A handle that borrows another context's uuid must not decide where that one is looked for.
+type Peer = ([u8; 16], Vec<SocketAddr>);
+/// Held locked while a connection is made, so that many threads make one.
+type Entry = Arc<Mutex<Weak<NetLink>>>;
+
+/// The connections of a context.
+#[derive(Debug, Default)]
+pub(super) struct Links {
+    known: Mutex<HashMap<Peer, Entry>>,
+}
+
+impl Links {
+    pub(super) fn call(
+        &self,
+        service: &Service,
+        uuid: &[u8; 16],
+        addresses: &[SocketAddr],
+        asked: &Asked<'_>,
+        deadline: &Deadline,
+    ) -> Result<(Arc<NetLink>, Vec<u8>), NetError> {
+        let first = *addresses.first().ok_or(NetError::NoAddress)?;
+        let entry = {
+            let mut known = self.known.lock();
+            let is_used = |entry: &Entry| {
+                Arc::strong_count(entry) > 1 || entry.try_lock().is_none_or(|link| link.strong_count() > 0)
+            };
+            known.retain(|_, entry| is_used(entry));
+            Arc::clone(known.entry((*uuid, addresses.to_vec())).or_default())
+        };
+        let locked = entry.try_lock_for(deadline.left().unwrap_or_default());
+        let waited = || NetError::TimedOut { address: first, waited: deadline.elapsed() };
+        let mut entry = locked.ok_or_else(waited)?;
+        if let Some(link) = entry.upgrade().filter(|link| !link.state.is_gone()) {
+            match link.ask(asked, deadline) {
+                // It went meanwhile, and with it all that it had asked for: perhaps it answers on a new connection.
+                Err(NetError::Closed { .. }) => {}
+                answer => return answer.map(|reply| (link, reply)),
+            }
+        }
+        let link = Arc::new(NetLink::new(service, find(uuid, addresses, deadline)?)?);
+        let reply = link.ask(asked, deadline)?;
+        *entry = Arc::downgrade(&link);
+        Ok((link, reply))
+    }
+}
+
+/// Connects at the first of these addresses where that context is. None of them takes the time of those that follow.
+fn find(uuid: &[u8; 16], addresses: &[SocketAddr], deadline: &Deadline) -> Result<Stream, NetError> {
+    let mut failure = NetError::NoAddress;
+    for (tried, address) in addresses.iter().enumerate() {
+        let rest = u32::try_from(addresses.len() - tried).unwrap_or(u32::MAX);
+        let part = Deadline::after(deadline.left().unwrap_or_default() / rest);
+        match Stream::open(uuid, *address, &part) {
+            Ok(stream) => return Ok(stream),
+            Err(error @ (NetError::Mem(_) | NetError::Service(_))) => return Err(error),
+            Err(error) => failure = error,
+        }
+    }
+    Err(failure)
+}

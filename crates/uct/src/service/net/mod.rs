@@ -1,0 +1,135 @@
+//! The part of a context's service that reaches other machines: TCP, with a proof of a token for each call, which is never sent.
+//!
+//! It knows nothing of what is asked: transports register a [`Responder`] each. The messages are in [`wire`].
+
+mod client;
+mod conn;
+mod error;
+mod links;
+pub mod server;
+mod socket;
+#[cfg(test)]
+mod tests;
+pub mod wire;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use ucs::Status;
+use ucs::sync::AtomicU64;
+use ucs::time::Deadline;
+
+pub use conn::MAX_FAILURES;
+pub use error::NetError;
+pub use links::NetLink;
+pub(super) use server::NetServer;
+pub(super) use socket::NetListener;
+
+use super::server::{Service, ServiceError};
+use super::watch::Watches;
+use crate::export::Token;
+use links::{Asked, Links};
+
+/// A connection of a peer: no two of a context have the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConnId(pub u64);
+
+/// What a transport answers to peers of other machines. Called by the service thread, which must not be kept waiting.
+pub trait Responder: Send + Sync + fmt::Debug {
+    /// The secret that whoever asks for `subject` must prove to have; `None`: there is no such subject now.
+    fn token(&self, subject: &[u8]) -> Option<Token>;
+
+    /// Answers a proven request: at most [`wire::MAX_BODY`] bytes.
+    ///
+    /// # Errors
+    /// What the peer is told instead.
+    fn call(&self, conn: ConnId, subject: &[u8], request: &[u8]) -> Result<Vec<u8>, Status>;
+
+    /// A connection on which it was called has ended: told once, after the last call.
+    fn ended(&self, conn: ConnId);
+}
+
+/// Who answers, by kind.
+#[derive(Debug, Default)]
+struct Responders(Mutex<HashMap<u16, Weak<dyn Responder>>>);
+
+impl Responders {
+    fn find(&self, kind: u16) -> Option<Arc<dyn Responder>> {
+        self.0.lock().get(&kind).and_then(Weak::upgrade)
+    }
+}
+
+/// What a service has for other machines.
+#[derive(Debug)]
+pub(super) struct Net {
+    uuid: [u8; 16],
+    responders: Arc<Responders>,
+    listening: Mutex<Vec<SocketAddr>>,
+    links: Links,
+}
+
+impl Net {
+    pub(super) fn new(uuid: [u8; 16]) -> Self {
+        Self { uuid, responders: Arc::default(), listening: Mutex::default(), links: Links::default() }
+    }
+
+    pub(super) fn server(&self, watches: &Arc<Watches>, next: &Arc<AtomicU64>) -> NetServer {
+        NetServer::new(self.uuid, &self.responders, watches, next)
+    }
+}
+
+impl Service {
+    /// Listens at these addresses of this machine, at a port of the kernel's choice each; those at which it listens already stay as
+    /// they are. Answers one socket address for each, in order.
+    ///
+    /// # Errors
+    /// [`ServiceError`].
+    pub fn serve_net(&self, addresses: &[IpAddr]) -> Result<Vec<SocketAddr>, ServiceError> {
+        self.check_generation()?;
+        let mut listening = self.net.listening.lock();
+        let mut all = Vec::with_capacity(addresses.len());
+        for address in addresses {
+            if let Some(known) = listening.iter().find(|known| known.ip() == *address) {
+                all.push(*known);
+                continue;
+            }
+            let listener = NetListener::at(*address)?;
+            let at = listener.address;
+            self.serve_at(listener)?;
+            listening.push(at);
+            all.push(at);
+        }
+        Ok(all)
+    }
+
+    /// Has `responder` answer calls of `kind`, in the place of who did. It is held weakly: once it is gone, nobody does.
+    pub fn respond(&self, kind: u16, responder: Weak<dyn Responder>) {
+        if self.check_generation().is_ok() {
+            self.net.responders.0.lock().insert(kind, responder);
+        }
+    }
+
+    /// Calls the context with this uuid, at the first of `addresses` where it is. Calls to the same context at the same addresses
+    /// share a connection, which ends with the last [`NetLink`] of it.
+    ///
+    /// # Errors
+    /// [`NetError`].
+    #[allow(clippy::too_many_arguments)] // all of them name one call
+    pub fn call_net(
+        &self,
+        uuid: &[u8; 16],
+        addresses: &[SocketAddr],
+        kind: u16,
+        subject: &[u8],
+        token: &Token,
+        request: &[u8],
+        deadline: &Deadline,
+    ) -> Result<(Arc<NetLink>, Vec<u8>), NetError> {
+        self.check_generation()?;
+        let asked = Asked { kind, subject, token, request };
+        self.net.links.call(self, uuid, addresses, &asked, deadline)
+    }
+}

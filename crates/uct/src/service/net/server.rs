@@ -1,0 +1,170 @@
+//! Peers of other machines, on the side that answers: part of the service thread.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::net::{Shutdown, SocketFlags, acceptfrom_with, shutdown};
+use ucs::sync::{AtomicU64, Ordering};
+
+use super::conn::{Conn, Next};
+use super::socket::{self, NetListener};
+use super::{ConnId, Responders};
+use crate::service::server::PROOF_TIME;
+use crate::service::watch::Watches;
+
+/// Peers connected at once.
+pub const MAX_CONNECTIONS: usize = 256;
+/// Connections from one address at once: it cannot keep the others out.
+pub const MAX_PER_ADDRESS: usize = 64;
+/// How long no connection is taken when there was no descriptor for one.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Listeners and connections.
+#[derive(Debug)]
+pub(in crate::service) struct NetServer {
+    uuid: [u8; 16],
+    responders: Arc<Responders>,
+    watches: Arc<Watches>,
+    next: Arc<AtomicU64>,
+    listeners: HashMap<u64, NetListener>,
+    conns: HashMap<u64, Conn>,
+    paused: Option<Instant>,
+}
+
+impl NetServer {
+    pub(super) fn new(
+        uuid: [u8; 16],
+        responders: &Arc<Responders>,
+        watches: &Arc<Watches>,
+        next: &Arc<AtomicU64>,
+    ) -> Self {
+        Self {
+            uuid,
+            responders: Arc::clone(responders),
+            watches: Arc::clone(watches),
+            next: Arc::clone(next),
+            listeners: HashMap::new(),
+            conns: HashMap::new(),
+            paused: None,
+        }
+    }
+
+    /// Takes connections from `listener`.
+    pub(in crate::service) fn listen(&mut self, listener: NetListener) {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        self.look_at(id, &listener);
+        self.listeners.insert(id, listener);
+    }
+
+    fn look_at(&self, id: u64, listener: &NetListener) {
+        let data = EventData::new_u64(id);
+        if let Err(error) = epoll::add(self.watches.epoll(), listener, data, EventFlags::IN) {
+            tracing::error!(%error, "a listening socket cannot be watched: peers of other machines will time out");
+        }
+    }
+
+    /// Whether something waits for time to pass.
+    pub(in crate::service) fn needs_time(&self) -> bool {
+        self.paused.is_some() || self.conns.values().any(|conn| !conn.proven)
+    }
+
+    /// Ends connections without a proof, and takes new ones again.
+    pub(in crate::service) fn tidy(&mut self) {
+        if self.paused.is_some_and(|since| since.elapsed() >= PAUSE) {
+            self.paused = None;
+            self.listeners.iter().for_each(|(id, listener)| self.look_at(*id, listener));
+        }
+        let late = |conn: &Conn| !conn.proven && conn.since.elapsed() > PROOF_TIME;
+        let late: Vec<u64> = self.conns.iter().filter(|(_, conn)| late(conn)).map(|(id, _)| *id).collect();
+        late.into_iter().for_each(|id| self.close(id));
+    }
+
+    /// Goes on with what has this number. Answers whether it is one of these.
+    pub(in crate::service) fn ready(&mut self, id: u64) -> bool {
+        if self.listeners.contains_key(&id) {
+            self.accept(id);
+            return true;
+        }
+        let Some(conn) = self.conns.get_mut(&id) else { return false };
+        let flags = match conn.step(&self.responders) {
+            Next::Read => EventFlags::IN,
+            Next::Write => EventFlags::OUT,
+            Next::Close => {
+                self.close(id);
+                return true;
+            }
+        };
+        if epoll::modify(self.watches.epoll(), conn.as_fd(), EventData::new_u64(id), flags).is_err() {
+            self.close(id);
+        }
+        true
+    }
+
+    fn accept(&mut self, id: u64) {
+        let Some(listener) = self.listeners.get(&id) else { return };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        match acceptfrom_with(listener, flags) {
+            Ok((socket, from)) => {
+                let from = from.and_then(|from| SocketAddr::try_from(from).ok());
+                if let Some(from) = from {
+                    self.come(socket, from.ip().to_canonical());
+                }
+            }
+            Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => self.pause(),
+            Err(_) => {}
+        }
+    }
+
+    fn come(&mut self, socket: OwnedFd, address: IpAddr) {
+        let same = self.conns.values().filter(|conn| conn.address == address).count();
+        if same >= MAX_PER_ADDRESS && !self.make_room(|conn| conn.address == address) {
+            return;
+        }
+        if self.conns.len() >= MAX_CONNECTIONS && !self.make_room(|_| true) {
+            return;
+        }
+        let (Ok(()), Ok(nonce)) = (socket::prepare(socket.as_fd()), socket::nonce()) else { return };
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let conn = Conn::new(socket, ConnId(id), address, self.uuid, nonce);
+        if epoll::add(self.watches.epoll(), &conn, EventData::new_u64(id), EventFlags::IN).is_ok() {
+            self.conns.insert(id, conn);
+            self.ready(id);
+        }
+    }
+
+    /// The one of these that has waited longest without a proof goes; if all have one, the new one does.
+    fn make_room(&mut self, of: impl Fn(&Conn) -> bool) -> bool {
+        let idle = self.conns.iter().filter(|(_, conn)| !conn.proven && of(conn));
+        let idle = idle.min_by_key(|(_, conn)| conn.since).map(|(id, _)| *id);
+        idle.inspect(|id| self.close(*id)).is_some()
+    }
+
+    /// There is no descriptor for a connection: it stays in the queue, and looking again at once would spin.
+    fn pause(&mut self) {
+        tracing::warn!("peers of other machines have to wait: no descriptor for their connection");
+        for listener in self.listeners.values() {
+            let _ = epoll::delete(self.watches.epoll(), listener);
+        }
+        self.paused = Some(Instant::now());
+    }
+
+    fn close(&mut self, id: u64) {
+        let Some(conn) = self.conns.remove(&id) else { return };
+        let _ = epoll::delete(self.watches.epoll(), conn.as_fd());
+        conn.end();
+    }
+
+    /// Ends all: a fork's child has copies of these descriptors, and whoever came, or comes, must not find them open and wait.
+    pub(in crate::service) fn shut_down(&mut self) {
+        for listener in self.listeners.values() {
+            let _ = shutdown(listener, Shutdown::Both);
+        }
+        self.listeners.clear();
+        self.conns.drain().for_each(|(_, conn)| conn.end());
+    }
+}
