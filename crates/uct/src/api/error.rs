@@ -326,9 +326,7 @@ impl AttachError {
     #[must_use]
     pub fn of_net(error: NetError) -> Self {
         match error {
-            NetError::Stale { .. } => {
-                Self::Stale("the exporter says that it is revoked, dropped, or never was")
-            }
+            NetError::Stale { .. } => Self::Stale("the exporter says that it is revoked or dropped"),
             NetError::Denied { .. } => Self::WrongToken,
             NetError::Mem(error) => Self::Mem(error),
             NetError::Service(error) => Self::from(error),

@@ -23,7 +23,7 @@ use ucs::time::Deadline;
 use super::arrivals::{Arrivals, Door};
 use super::conn::{Conn, Next};
 use super::listener::{ListenError, Listener};
-use super::net::{Net, NetListener, NetServer};
+use super::net::{Net, NetListenError, NetListener, NetServer};
 use super::peers::{Connected, Exporter, Grant, Peers};
 use super::placing::{Placer, Placers};
 use super::watch::{Watch, Watches, Watching};
@@ -54,6 +54,9 @@ pub enum ServiceError {
     /// The socket in the directory that UCX_SERVICE_DIR names could not be made.
     #[error(transparent)]
     Listen(#[from] ListenError),
+    /// There is no listening for peers of other machines at an address.
+    #[error(transparent)]
+    ListenNet(#[from] NetListenError),
     /// The context belongs to the parent process of a fork.
     #[error("this context belongs to the parent process: a fork's child must make its own")]
     Forked,
@@ -66,6 +69,7 @@ impl ServiceError {
             Self::Mem(error) => error.status(),
             Self::Thread(_) => Status::NoResource,
             Self::Listen(error) => error.status(),
+            Self::ListenNet(error) => error.status(),
             Self::Forked => Status::Forked,
         }
     }
@@ -79,6 +83,7 @@ impl ServiceError {
                 "raise the limit of processes with `ulimit -u`, or the pids limit of the cgroup"
             }
             Self::Listen(error) => error.remedy(),
+            Self::ListenNet(error) => error.remedy(),
             Self::Forked => "create a new Context in the child",
         }
     }
@@ -271,9 +276,11 @@ impl Service {
         Ok(shared.watches.add(id, state, fds)?)
     }
 
-    /// Has peers of other machines served at `listener`.
-    pub(super) fn serve_at(&self, listener: NetListener) -> Result<(), ServiceError> {
-        self.start(&mut self.running.lock())?.shared.order(Order::ListenNet(listener));
+    /// Has peers of other machines served at `listeners`.
+    pub(super) fn serve_at(&self, listeners: Vec<NetListener>) -> Result<(), ServiceError> {
+        let mut running = self.running.lock();
+        let shared = &self.start(&mut running)?.shared;
+        listeners.into_iter().for_each(|listener| shared.order(Order::ListenNet(listener)));
         Ok(())
     }
 

@@ -64,7 +64,15 @@ impl Stream {
         }
     }
 
-    /// Calls, and waits for the answer.
+    /// Whether the other side has sent its end already, or something that nobody asked for: no call will be answered.
+    fn has_ended(&self) -> bool {
+        let mut byte = [0; 1];
+        let peeked = recv(&*self.socket, &mut byte, RecvFlags::DONTWAIT | RecvFlags::PEEK);
+        !matches!(peeked, Err(Errno::AGAIN | Errno::INTR))
+    }
+
+    /// Calls, and waits for the answer. [`NetError::Closed`]: not all of the call was sent, so it was not taken. Other errors that
+    /// do not come from the peer leave that open.
     pub(super) fn call(&mut self, asked: &Asked<'_>, deadline: &Deadline) -> Result<Vec<u8>, NetError> {
         let Asked { kind, subject, token, request } = *asked;
         let address = self.peer;
@@ -73,22 +81,31 @@ impl Stream {
         let mut call = Call { sequence, kind, subject, request, mac: [0; MAC_LEN] };
         self.greeting.prove(token, &mut call);
         let bytes = call.encode().map_err(|_| too_long(asked))?;
+        if self.has_ended() {
+            return Err(NetError::Closed { address });
+        }
         self.sequence = sequence;
         self.write(&bytes, deadline)?;
         let bad = |error| NetError::BadReply { address, error };
-        let answer = self.answer(deadline)?;
+        let answer = self.answer(deadline).map_err(|error| match error {
+            NetError::Closed { address } => NetError::Unanswered { address },
+            error => error,
+        })?;
         let reply = Reply::decode(&answer).map_err(bad)?;
         if reply.sequence != sequence {
             return Err(bad(DecodeError::Unknown("sequence number")));
         }
         match reply.verdict {
-            Verdict::Answered(_) if !self.greeting.is_reply_proven(token, &call.mac, &reply) => {
+            Verdict::Answered(_) | Verdict::Stale
+                if !self.greeting.is_reply_proven(token, &call.mac, &reply) =>
+            {
                 Err(NetError::Unproven { address })
             }
             Verdict::Answered(Status::Ok) => Ok(reply.content.to_vec()),
             Verdict::Answered(status) => Err(NetError::Refused { address, status }),
             Verdict::Stale => Err(NetError::Stale { address }),
             Verdict::Denied => Err(NetError::Denied { address }),
+            Verdict::Unknown => Err(NetError::Unknown { address }),
             Verdict::Ready | Verdict::OtherContext => Err(bad(DecodeError::Unknown("verdict"))),
         }
     }

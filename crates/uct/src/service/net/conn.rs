@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
@@ -10,9 +11,10 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
 use ucs::Status;
 
 use super::wire::{Call, Greeting, HEADER_LEN, HELLO_LEN, Hello, MAX_BODY, Reply, Verdict, Welcome};
-use super::{ConnId, Responder, Responders};
+use super::{ConnId, Responder, Responders, Secret};
 
-/// Calls without a proof, on one connection; then it is closed.
+/// Calls that are refused, on a connection that has proven nothing; then it is closed. One that has is not: its end would be
+/// that of all who share it on the other side, and a token is not found by trying.
 pub const MAX_FAILURES: u32 = 8;
 /// Calls answered before others get their turn.
 const AT_ONCE: usize = 8;
@@ -147,12 +149,20 @@ impl Conn {
             return None;
         }
         self.sequence = call.sequence;
-        let Some(responder) = responders.find(call.kind) else { return self.deny(&call) };
-        let Some(token) = responder.token(call.subject) else {
-            return self.say(&Reply::without(call.sequence, Verdict::Stale));
+        let Some(responder) = responders.find(call.kind) else { return self.refuse(&call, Verdict::Unknown) };
+        let secret = guarded(|| responder.secret(call.subject)).unwrap_or(Secret::Unknown);
+        let (token, is_live) = match secret {
+            Secret::Live(token) => (token, true),
+            Secret::Ended(token) => (token, false),
+            Secret::Unknown => return self.refuse(&call, Verdict::Unknown),
         };
         if !self.greeting.is_proven(&token, &call) {
-            return self.deny(&call);
+            return self.refuse(&call, Verdict::Denied);
+        }
+        if !is_live {
+            let mut reply = Reply::without(call.sequence, Verdict::Stale);
+            self.greeting.prove_reply(&token, &call.mac, &mut reply);
+            return self.say(&reply);
         }
         self.proven = true;
         // Registered anew, a kind has another responder: each that was called is told.
@@ -160,7 +170,8 @@ impl Conn {
         if !self.called.iter().any(|(kind, one)| *kind == call.kind && Weak::ptr_eq(one, &told)) {
             self.called.push((call.kind, told));
         }
-        let answer = responder.call(self.id, call.subject, call.request);
+        let answer = guarded(|| responder.call(self.id, call.subject, call.request));
+        let answer = answer.unwrap_or(Err(Status::IoError));
         let (status, content) = match &answer {
             Ok(content) if content.len() <= MAX_BODY => (Status::Ok, content.as_slice()),
             Ok(_) | Err(Status::Ok) => (Status::IoError, [].as_slice()),
@@ -171,10 +182,10 @@ impl Conn {
         self.say(&reply)
     }
 
-    fn deny(&mut self, call: &Call<'_>) -> Option<()> {
-        self.failures += 1;
-        self.is_last = self.failures >= MAX_FAILURES;
-        self.say(&Reply::without(call.sequence, Verdict::Denied))
+    fn refuse(&mut self, call: &Call<'_>, verdict: Verdict) -> Option<()> {
+        self.failures = self.failures.saturating_add(1);
+        self.is_last = !self.proven && self.failures >= MAX_FAILURES;
+        self.say(&Reply::without(call.sequence, verdict))
     }
 
     fn say(&mut self, reply: &Reply<'_>) -> Option<()> {
@@ -187,10 +198,19 @@ impl Conn {
         let _ = shutdown(&self.socket, Shutdown::Both);
         for (_, responder) in self.called {
             if let Some(responder) = responder.upgrade() {
-                responder.ended(self.id);
+                let _ = guarded(|| responder.ended(self.id));
             }
         }
     }
+}
+
+/// What a responder does, which may panic: the service thread goes on for all others.
+fn guarded<T>(act: impl FnOnce() -> T) -> Option<T> {
+    let done = catch_unwind(AssertUnwindSafe(act));
+    if done.is_err() {
+        tracing::error!("who answers peers of other machines has panicked");
+    }
+    done.ok()
 }
 
 impl AsFd for Conn {

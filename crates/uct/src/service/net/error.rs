@@ -1,6 +1,6 @@
 //! Why a call to another machine failed.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -9,6 +9,42 @@ use ucs::mem::MemError;
 
 use super::wire::DecodeError;
 use crate::service::ServiceError;
+
+/// A context cannot listen for peers of other machines.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("peers of other machines cannot be listened for at {address}: {errno}")]
+pub struct NetListenError {
+    pub(super) address: IpAddr,
+    pub(super) errno: Errno,
+}
+
+impl NetListenError {
+    /// The one-byte status.
+    pub fn status(&self) -> Status {
+        match self.errno {
+            Errno::ADDRNOTAVAIL | Errno::AFNOSUPPORT | Errno::INVAL => Status::InvalidAddr,
+            Errno::ACCESS | Errno::PERM => Status::AccessDenied,
+            Errno::ADDRINUSE | Errno::NOBUFS | Errno::NOMEM => Status::NoResource,
+            _ => Status::IoError,
+        }
+    }
+
+    /// What to do about it.
+    #[must_use]
+    pub fn remedy(&self) -> &'static str {
+        match self.errno {
+            Errno::ADDRNOTAVAIL | Errno::INVAL => {
+                "name an address that an interface of this machine has: `ip addr` shows them"
+            }
+            Errno::AFNOSUPPORT => "name an address of a family that this kernel has",
+            Errno::ACCESS | Errno::PERM => {
+                "allow bind(2) and listen(2) in the security policy of this process"
+            }
+            Errno::ADDRINUSE => "free ports, or widen net.ipv4.ip_local_port_range",
+            _ => "name another address",
+        }
+    }
+}
 
 /// A call to another machine failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -41,7 +77,7 @@ pub enum NetError {
         /// Where.
         address: SocketAddr,
     },
-    /// No answer in time.
+    /// No answer in time. Whether the peer has done what was asked is not known.
     #[error("no answer from {address} within {waited:?}")]
     TimedOut {
         /// Where.
@@ -49,9 +85,15 @@ pub enum NetError {
         /// How long was waited.
         waited: Duration,
     },
-    /// The connection has ended.
+    /// The connection had ended before the call was sent: the peer has not done what was asked, and never will.
     #[error("{address} has closed the connection")]
     Closed {
+        /// Where.
+        address: SocketAddr,
+    },
+    /// The connection has ended after the call was sent. Whether the peer has done what was asked is not known.
+    #[error("{address} has closed the connection in place of an answer")]
+    Unanswered {
         /// Where.
         address: SocketAddr,
     },
@@ -69,14 +111,22 @@ pub enum NetError {
         /// Where.
         address: SocketAddr,
     },
-    /// There is no such subject.
-    #[error("{address} says that it is revoked, dropped, or never was")]
+    /// It has ended: the peer, which has proven to be it, says so.
+    #[error("{address} says that it is revoked or dropped")]
     Stale {
         /// Where.
         address: SocketAddr,
     },
-    /// The token is wrong.
-    #[error("{address} refuses: the token is wrong, or nobody answers such calls there")]
+    /// Whoever answers there says that it knows no such thing, and has nothing to prove that with.
+    #[error(
+        "{address} knows nothing of it, which proves nothing: it may have ended, or somebody else answers"
+    )]
+    Unknown {
+        /// Where.
+        address: SocketAddr,
+    },
+    /// Whoever answers there says that the token is wrong. That cannot be proven: it is no more than the likely reason.
+    #[error("{address} refuses: the token is wrong")]
     Denied {
         /// Where.
         address: SocketAddr,
@@ -118,11 +168,11 @@ impl NetError {
             Self::NoAddress => "have the peer listen at an address of a network that both sides are in",
             Self::TooLong { .. } => "ask for less at once",
             Self::Connect { .. } => "see that the peer runs, and that no firewall is between both sides",
-            Self::OtherContext { .. } | Self::Stale { .. } => {
+            Self::OtherContext { .. } | Self::Stale { .. } | Self::Unknown { .. } => {
                 "ask the owner for a new handle and import that"
             }
             Self::TimedOut { .. } => "see whether the peer is stopped, or raise UCX_IMPORT_TIMEOUT",
-            Self::Closed { .. } => {
+            Self::Closed { .. } | Self::Unanswered { .. } => {
                 "see whether the peer is ending or has too many connections, and try again"
             }
             Self::BadReply { .. } => "see that both sides run compatible versions of rucx",

@@ -76,12 +76,17 @@ impl NetLink {
         if self.state.is_gone() {
             return Err(NetError::Closed { address: self.peer });
         }
+        // Sent in no time left, it would end the connection, and nobody would have its answer.
+        if deadline.left().is_none() {
+            return Err(waited());
+        }
         let answer = stream.call(asked, deadline);
         match &answer {
             Ok(_) => {}
             Err(
                 NetError::Stale { .. }
                 | NetError::Denied { .. }
+                | NetError::Unknown { .. }
                 | NetError::Refused { .. }
                 | NetError::TooLong { .. },
             ) => {}
@@ -167,7 +172,8 @@ impl Links {
         let mut entry = locked.ok_or_else(waited)?;
         if let Some(link) = entry.upgrade().filter(|link| !link.state.is_gone()) {
             match link.ask(asked, deadline) {
-                // It went meanwhile, and with it all that it had asked for: perhaps it answers on a new connection.
+                // It went before the call was sent: perhaps the peer answers on a new connection. One that may have been taken is
+                // not sent again.
                 Err(NetError::Closed { .. }) => {}
                 answer => return answer.map(|reply| (link, reply)),
             }

@@ -23,7 +23,7 @@ use ucs::sync::AtomicU64;
 use ucs::time::Deadline;
 
 pub use conn::MAX_FAILURES;
-pub use error::NetError;
+pub use error::{NetError, NetListenError};
 pub use links::NetLink;
 pub(super) use server::NetServer;
 pub(super) use socket::NetListener;
@@ -37,10 +37,24 @@ use links::{Asked, Links};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnId(pub u64);
 
-/// What a transport answers to peers of other machines. Called by the service thread, which must not be kept waiting.
+/// What is known of a subject: the secret that whoever asks for it must prove to have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Secret {
+    /// It is there.
+    Live(Token),
+    /// It was there and had this token. Who proves to have it is told that it has ended, with a proof:
+    /// [`NetError::Stale`]. Without its token nothing can be proven.
+    Ended(Token),
+    /// Nothing: [`NetError::Unknown`].
+    Unknown,
+}
+
+/// What a transport answers to peers of other machines. Called by the service thread, which must not be kept waiting. One that
+/// panics is told as [`Status::IoError`].
 pub trait Responder: Send + Sync + fmt::Debug {
-    /// The secret that whoever asks for `subject` must prove to have; `None`: there is no such subject now.
-    fn token(&self, subject: &[u8]) -> Option<Token>;
+    /// What is known of `subject`.
+    fn secret(&self, subject: &[u8]) -> Secret;
 
     /// Answers a proven request: at most [`wire::MAX_BODY`] bytes.
     ///
@@ -86,22 +100,28 @@ impl Service {
     /// they are. Answers one socket address for each, in order.
     ///
     /// # Errors
-    /// [`ServiceError`].
+    /// [`ServiceError`]: then it listens where it has before, and nowhere else.
     pub fn serve_net(&self, addresses: &[IpAddr]) -> Result<Vec<SocketAddr>, ServiceError> {
         self.check_generation()?;
         let mut listening = self.net.listening.lock();
-        let mut all = Vec::with_capacity(addresses.len());
+        let (mut all, mut new) = (Vec::with_capacity(addresses.len()), Vec::<NetListener>::new());
         for address in addresses {
-            if let Some(known) = listening.iter().find(|known| known.ip() == *address) {
-                all.push(*known);
-                continue;
-            }
-            let listener = NetListener::at(*address)?;
-            let at = listener.address;
-            self.serve_at(listener)?;
-            listening.push(at);
+            let made = new.iter().map(|listener| listener.address);
+            let known = listening.iter().copied().chain(made).find(|known| known.ip() == *address);
+            let at = match known {
+                Some(known) => known,
+                None => {
+                    let listener = NetListener::at(*address)?;
+                    let at = listener.address;
+                    new.push(listener);
+                    at
+                }
+            };
             all.push(at);
         }
+        let made: Vec<SocketAddr> = new.iter().map(|listener| listener.address).collect();
+        self.serve_at(new)?;
+        listening.extend(made);
         Ok(all)
     }
 
@@ -113,7 +133,7 @@ impl Service {
     }
 
     /// Calls the context with this uuid, at the first of `addresses` where it is. Calls to the same context at the same addresses
-    /// share a connection, which ends with the last [`NetLink`] of it.
+    /// share a connection, which ends with the last [`NetLink`] of it. The peer takes the call once at most, whatever the answer is.
     ///
     /// # Errors
     /// [`NetError`].

@@ -22,7 +22,7 @@ pub const MAX_CONNECTIONS: usize = 256;
 /// Connections from one address at once: it cannot keep the others out.
 pub const MAX_PER_ADDRESS: usize = 64;
 /// How long no connection is taken when there was no descriptor for one.
-const PAUSE: Duration = Duration::from_millis(100);
+pub(super) const PAUSE: Duration = Duration::from_millis(100);
 
 /// Listeners and connections.
 #[derive(Debug)]
@@ -33,7 +33,10 @@ pub(in crate::service) struct NetServer {
     next: Arc<AtomicU64>,
     listeners: HashMap<u64, NetListener>,
     conns: HashMap<u64, Conn>,
+    /// Since when no connection is taken: there was no descriptor for one.
     paused: Option<Instant>,
+    /// The last that wanted to come could not; it was told to the log.
+    is_short: bool,
 }
 
 impl NetServer {
@@ -51,13 +54,17 @@ impl NetServer {
             listeners: HashMap::new(),
             conns: HashMap::new(),
             paused: None,
+            is_short: false,
         }
     }
 
     /// Takes connections from `listener`.
     pub(in crate::service) fn listen(&mut self, listener: NetListener) {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        self.look_at(id, &listener);
+        // In a pause, it is looked at with the others, once that ends.
+        if self.paused.is_none() {
+            self.look_at(id, &listener);
+        }
         self.listeners.insert(id, listener);
     }
 
@@ -110,12 +117,15 @@ impl NetServer {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         match acceptfrom_with(listener, flags) {
             Ok((socket, from)) => {
+                self.is_short = false;
                 let from = from.and_then(|from| SocketAddr::try_from(from).ok());
                 if let Some(from) = from {
                     self.come(socket, from.ip().to_canonical());
                 }
             }
-            Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => self.pause(),
+            Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {
+                self.pause();
+            }
             Err(_) => {}
         }
     }
@@ -145,8 +155,10 @@ impl NetServer {
     }
 
     /// There is no descriptor for a connection: it stays in the queue, and looking again at once would spin.
-    fn pause(&mut self) {
-        tracing::warn!("peers of other machines have to wait: no descriptor for their connection");
+    pub(super) fn pause(&mut self) {
+        if !std::mem::replace(&mut self.is_short, true) {
+            tracing::warn!("peers of other machines have to wait: no descriptor for their connection");
+        }
         for listener in self.listeners.values() {
             let _ = epoll::delete(self.watches.epoll(), listener);
         }

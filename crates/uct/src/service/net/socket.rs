@@ -9,6 +9,9 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, lis
 use rustix::rand::{GetRandomFlags, getrandom};
 use ucs::mem::MemError;
 
+use super::error::NetListenError;
+use crate::service::ServiceError;
+
 /// Connections the kernel queues before the service takes them.
 const BACKLOG: i32 = 64;
 /// After how long a silent peer is asked for a sign of life, and how long it is waited for in between.
@@ -27,13 +30,16 @@ pub(in crate::service) struct NetListener {
 
 impl NetListener {
     /// Listens at `address`, at a port of the kernel's choice.
-    pub(super) fn at(address: IpAddr) -> Result<Self, MemError> {
-        let failed = |call| move |errno| MemError::of(call, errno, 0);
+    pub(super) fn at(address: IpAddr) -> Result<Self, ServiceError> {
+        let failed = |errno| NetListenError { address, errno };
         let asked = SocketAddr::new(address, 0);
-        let socket = socket(&asked).map_err(failed("socket"))?;
-        bind(&socket, &asked).map_err(failed("bind"))?;
-        listen(&socket, BACKLOG).map_err(failed("listen"))?;
-        let address = local(socket.as_fd()).map_err(failed("getsockname"))?;
+        let socket = socket(&asked).map_err(|errno| match errno {
+            Errno::AFNOSUPPORT => ServiceError::from(failed(errno)),
+            errno => MemError::of("socket", errno, 0).into(),
+        })?;
+        bind(&socket, &asked).map_err(failed)?;
+        listen(&socket, BACKLOG).map_err(failed)?;
+        let address = local(socket.as_fd()).map_err(failed)?;
         Ok(Self { socket, address })
     }
 }

@@ -275,16 +275,18 @@ fn short(bytes: &[u8], most: usize) -> Result<u16, NoRoom> {
 /// What became of a hello or a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The call was proven, and this is what its responder says. The only one with a proof and, if it is [`Status::Ok`], a content.
+    /// The call was proven, and this is what its responder says: with a proof and, if it is [`Status::Ok`], a content.
     Answered(Status),
     /// To a hello: calls may come.
     Ready,
     /// To a hello: this is another context.
     OtherContext,
-    /// There is no such subject now.
+    /// The call was proven with the token of something that has ended: with a proof, too.
     Stale,
-    /// The call is not proven, or nobody answers its kind.
+    /// The call is not proven. It has no proof: who alters a call on its way could have any peer say it.
     Denied,
+    /// No such subject is known, or nobody answers the kind: there is no token to prove it with.
+    Unknown,
 }
 
 /// All that a responder may say.
@@ -324,6 +326,11 @@ const STATUSES: [Status; 32] = [
 ];
 
 impl Verdict {
+    /// Whether its reply proves that its sender has the token.
+    fn has_proof(self) -> bool {
+        matches!(self, Self::Answered(_) | Self::Stale)
+    }
+
     fn code(self) -> u16 {
         match self {
             Self::Answered(_) => 0,
@@ -331,6 +338,7 @@ impl Verdict {
             Self::OtherContext => 2,
             Self::Stale => 3,
             Self::Denied => 4,
+            Self::Unknown => 5,
         }
     }
 
@@ -343,7 +351,7 @@ impl Verdict {
             let status = STATUSES.into_iter().find(|known| u16::from(*known as u8) == status)?;
             return Some(Self::Answered(status));
         }
-        let verdict = [Self::Ready, Self::OtherContext, Self::Stale, Self::Denied]
+        let verdict = [Self::Ready, Self::OtherContext, Self::Stale, Self::Denied, Self::Unknown]
             .into_iter()
             .find(|verdict| verdict.code() == code);
         verdict.filter(|_| status == 0)
@@ -359,7 +367,7 @@ pub struct Reply<'a> {
     pub verdict: Verdict,
     /// What the responder says, if it says [`Status::Ok`].
     pub content: &'a [u8],
-    /// The proof; zeros unless it is answered.
+    /// The proof, of an answer and of [`Verdict::Stale`]; else zeros.
     pub mac: [u8; MAC_LEN],
 }
 
@@ -408,7 +416,7 @@ impl<'a> Reply<'a> {
         check(from.u16()? == 0 && from.u32()? == 0, "reserved field")?;
         let (mac, content) = (from.array()?, from.bytes(len)?);
         check(content.is_empty() || verdict == Verdict::Answered(Status::Ok), "content")?;
-        check(matches!(verdict, Verdict::Answered(_)) || mac == [0; MAC_LEN], "proof")?;
+        check(verdict.has_proof() || mac == [0; MAC_LEN], "proof")?;
         Ok(Self { sequence, verdict, content, mac })
     }
 }

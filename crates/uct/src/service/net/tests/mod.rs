@@ -1,4 +1,11 @@
-//! Two contexts of one process, over the loopback interface.
+//! Two contexts of one process, over the loopback interface. Those with processes are in `tests/net`.
+
+mod deadlines;
+mod formats;
+mod hostile;
+mod listening;
+mod once;
+mod relay;
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
@@ -6,7 +13,6 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use proptest::prelude::*;
 use ucs::Status;
 use ucs::time::Deadline;
 
@@ -18,6 +24,8 @@ const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 #[derive(Debug, Default)]
 struct Echo {
+    /// What it was asked.
+    calls: Mutex<Vec<Vec<u8>>>,
     ended: Mutex<Vec<ConnId>>,
 }
 
@@ -26,16 +34,32 @@ fn token() -> Token {
 }
 
 impl Responder for Echo {
-    fn token(&self, subject: &[u8]) -> Option<Token> {
-        (subject == b"region").then(token)
+    fn secret(&self, subject: &[u8]) -> Secret {
+        match subject {
+            b"region" => Secret::Live(token()),
+            b"revoked" => Secret::Ended(token()),
+            b"ill" => panic!("of no consequence to others"),
+            _ => Secret::Unknown,
+        }
     }
 
     fn call(&self, _: ConnId, _: &[u8], request: &[u8]) -> Result<Vec<u8>, Status> {
-        if request == b"busy" { Err(Status::Busy) } else { Ok(request.to_vec()) }
+        self.calls.lock().push(request.to_vec());
+        match request {
+            b"busy" => Err(Status::Busy),
+            b"panic" => panic!("of no consequence to others"),
+            _ => Ok(request.to_vec()),
+        }
     }
 
     fn ended(&self, conn: ConnId) {
         self.ended.lock().push(conn);
+    }
+}
+
+impl Echo {
+    fn calls(&self) -> usize {
+        self.calls.lock().len()
     }
 }
 
@@ -63,10 +87,13 @@ struct Pair {
     at: Vec<SocketAddr>,
 }
 
+fn weak<T: Responder + 'static>(responder: &Arc<T>) -> Weak<dyn Responder> {
+    Arc::downgrade(&(Arc::clone(responder) as Arc<dyn Responder>))
+}
+
 fn pair(address: IpAddr) -> Pair {
     let (server, client, echo) = (service(), service(), Arc::new(Echo::default()));
-    let weak: Weak<dyn Responder> = Arc::downgrade(&(Arc::clone(&echo) as Arc<dyn Responder>));
-    server.respond(3, weak);
+    server.respond(3, weak(&echo));
     let at = server.serve_net(&[address]).unwrap();
     let uuid = server.net.uuid;
     Pair { server, client, echo, uuid, at }
@@ -99,20 +126,44 @@ fn calls_share_a_connection_and_its_end_is_told_once() {
 }
 
 #[test]
-fn wrong_tokens_are_denied_and_what_is_gone_is_stale() {
+fn refusals_say_no_more_than_is_known() {
     let pair = pair(LOCAL);
     let denied = pair.call(b"region", &Token::from_bytes([8; 16])).unwrap_err();
     assert_eq!(denied.status(), Status::AccessDenied);
-    assert_eq!(pair.call(b"other", &token()).unwrap_err().status(), Status::Stale);
+    let address = pair.at[0];
+    assert_eq!(pair.call(b"other", &token()).unwrap_err(), NetError::Unknown { address });
+    assert_eq!(pair.call(b"revoked", &token()).unwrap_err(), NetError::Stale { address });
+    let wrong = pair.call(b"revoked", &Token::from_bytes([8; 16])).unwrap_err();
+    assert_eq!(wrong, NetError::Denied { address });
+    let nobody = pair.client.call_net(&pair.uuid, &pair.at, 4, b"region", &token(), b"", &soon());
+    assert_eq!(nobody.unwrap_err(), NetError::Unknown { address });
     let other = pair.client.call_net(&[9; 16], &pair.at, 3, b"region", &token(), b"", &soon());
-    assert_eq!(other.unwrap_err(), NetError::OtherContext { address: pair.at[0] });
-    let (link, _) = pair.call(b"region", &token()).unwrap();
-    for _ in 0..MAX_FAILURES {
-        let wrong = link.call(3, b"region", &Token::from_bytes([8; 16]), b"", &soon());
-        assert_eq!(wrong.unwrap_err().status(), Status::AccessDenied);
+    assert_eq!(other.unwrap_err(), NetError::OtherContext { address });
+    assert_eq!(pair.echo.calls(), 0);
+}
+
+#[test]
+fn errors_have_a_status_and_a_remedy() {
+    let address = SocketAddr::new(LOCAL, 1);
+    let mem = ucs::mem::MemError::of("socket", rustix::io::Errno::MFILE, 0);
+    let all = [
+        (NetError::NoAddress, Status::Unreachable),
+        (NetError::TooLong { what: "request", found: 2, most: 1 }, Status::InvalidParam),
+        (NetError::Closed { address }, Status::Unreachable),
+        (NetError::Unanswered { address }, Status::Unreachable),
+        (NetError::Unproven { address }, Status::Unreachable),
+        (NetError::Unknown { address }, Status::Unreachable),
+        (NetError::OtherContext { address }, Status::Unreachable),
+        (NetError::Stale { address }, Status::Stale),
+        (NetError::Denied { address }, Status::AccessDenied),
+        (NetError::Refused { address, status: Status::Busy }, Status::Busy),
+        (NetError::Mem(mem.clone()), mem.status()),
+        (NetError::Service(ServiceError::Forked), Status::Forked),
+    ];
+    for (error, status) in all {
+        assert_eq!(error.status(), status, "{error}");
+        assert!(!error.remedy().is_empty(), "{error}");
     }
-    until("guessing ends the connection", || link.state().is_gone());
-    assert!(pair.call(b"region", &token()).is_ok());
 }
 
 #[test]
@@ -152,77 +203,31 @@ fn verdict(stream: &mut TcpStream, call: &Call<'_>) -> Option<Verdict> {
     Some(Reply::decode(&reply).unwrap().verdict)
 }
 
-#[test]
-fn a_proof_is_of_one_connection_and_one_place() {
-    let pair = pair(LOCAL);
-    let ((mut one, first), (mut two, second)) = (raw(&pair), raw(&pair));
-    assert_eq!(verdict(&mut one, &proven(&first, 1)), Some(Verdict::Answered(Status::Ok)));
-    assert_eq!(verdict(&mut two, &proven(&first, 1)), Some(Verdict::Denied));
-    let moved = Call { sequence: 2, ..proven(&second, 1) };
-    assert_eq!(verdict(&mut two, &moved), Some(Verdict::Denied));
-    assert_eq!(verdict(&mut one, &proven(&first, 1)), None, "twice");
+/// What a context that listens says, by hand: hellos are exchanged, and calls may come.
+fn greet(stream: &mut TcpStream) -> Option<Greeting> {
+    stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
+    stream.write_all(&Welcome { nonce: [1; 16] }.encode()).ok()?;
+    let mut hello = [0; HELLO_LEN];
+    stream.read_exact(&mut hello).ok()?;
+    let Hello { uuid, nonce } = Hello::decode(&hello).ok()?;
+    stream.write_all(&Reply::without(0, Verdict::Ready).encode().ok()?).ok()?;
+    Some(Greeting { uuid, server: [1; 16], client: nonce })
 }
 
-#[test]
-fn half_a_message_delays_nobody_and_is_not_waited_for() {
-    let pair = pair(LOCAL);
-    let (mut slow, greeting) = raw(&pair);
-    slow.write_all(&proven(&greeting, 1).encode().unwrap()[..30]).unwrap();
-    assert!(pair.call(b"region", &token()).is_ok());
-    assert!(matches!(slow.read(&mut [0; 1]), Ok(0) | Err(_)), "closed");
+/// The bytes of the next call.
+fn next_call(stream: &mut TcpStream) -> Option<Vec<u8>> {
+    let mut bytes = vec![0; HEADER_LEN];
+    stream.read_exact(&mut bytes).ok()?;
+    bytes.resize(Call::frame_len(&bytes).ok()?, 0);
+    stream.read_exact(&mut bytes[HEADER_LEN..]).ok()?;
+    Some(bytes)
 }
 
-#[test]
-fn who_has_no_token_cannot_answer() {
-    let (client, listener) = (service(), TcpListener::bind((LOCAL, 0)).unwrap());
-    let at = [listener.local_addr().unwrap()];
-    let liar = std::thread::spawn(move || {
-        let (mut stream, _) = listener.accept().unwrap();
-        stream.write_all(&Welcome { nonce: [1; 16] }.encode()).unwrap();
-        stream.read_exact(&mut [0; HELLO_LEN]).unwrap();
-        stream.write_all(&Reply::without(0, Verdict::Ready).encode().unwrap()).unwrap();
-        stream.read_exact(&mut [0; HEADER_LEN]).unwrap();
-        let reply = Reply { mac: [3; 32], ..Reply::without(1, Verdict::Answered(Status::Ok)) };
-        stream.write_all(&reply.encode().unwrap()).unwrap();
-    });
-    let answer = client.call_net(&[1; 16], &at, 3, b"", &token(), b"", &soon());
-    assert_eq!(answer.unwrap_err(), NetError::Unproven { address: at[0] });
-    liar.join().unwrap();
-}
-
-#[test]
-fn one_address_cannot_keep_others_out() {
-    let pair = pair(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-    let at = SocketAddr::new(LOCAL, pair.at[0].port());
-    let crowd: Vec<_> = (0..2 * server::MAX_PER_ADDRESS).map(|_| TcpStream::connect(at).unwrap()).collect();
-    let other = [SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2)), at.port())];
-    let answer = pair.client.call_net(&pair.uuid, &other, 3, b"region", &token(), b"", &soon());
-    assert!(answer.is_ok());
-    drop(crowd);
-}
-
-proptest! {
-    #[test]
-    fn decoders_are_total_and_canonical(bytes in proptest::collection::vec(any::<u8>(), 0..96), cut in 0_usize..60) {
-        let mut bytes = bytes;
-        if let Some(fixed) = bytes.get_mut(6..16) {
-            fixed.fill(0); // else hardly any has lengths that fit
-        }
-        bytes.truncate(HEADER_LEN + cut);
-        if let Ok(call) = Call::decode(&bytes) {
-            prop_assert_eq!(call.encode().unwrap(), bytes.clone());
-        }
-        if let Ok(reply) = Reply::decode(&bytes) {
-            prop_assert_eq!(reply.encode().unwrap(), bytes.clone());
-        }
-        prop_assert!(Hello::decode(&bytes).is_err() && Welcome::decode(&bytes).is_err());
-    }
-
-    #[test]
-    fn calls_come_back(sequence: u32, kind: u16, subject in proptest::collection::vec(any::<u8>(), 0..=MAX_SUBJECT), request in proptest::collection::vec(any::<u8>(), 0..=MAX_BODY), mac: [u8; 32]) {
-        let call = Call { sequence, kind, subject: &subject, request: &request, mac };
-        let bytes = call.encode().unwrap();
-        prop_assert_eq!(Call::frame_len(&bytes[..HEADER_LEN]), Ok(bytes.len()));
-        prop_assert_eq!(Call::decode(&bytes), Ok(call));
-    }
+/// The bytes of the next reply.
+fn next_reply(stream: &mut TcpStream) -> Option<Vec<u8>> {
+    let mut bytes = vec![0; HEADER_LEN];
+    stream.read_exact(&mut bytes).ok()?;
+    bytes.resize(Reply::frame_len(&bytes).ok()?, 0);
+    stream.read_exact(&mut bytes[HEADER_LEN..]).ok()?;
+    Some(bytes)
 }
