@@ -8,8 +8,9 @@ use ucp::wire::am::Message;
 use ucp::wire::handle::{self, Handle};
 use ucp::wire::rkey;
 use uct::LocalMem;
-use uct::export::{Claim, Export, ExportTable, Refusal};
+use uct::export::{Claim, Export, ExportTable, Refusal, Token};
 use uct::memory::Rights;
+use uct::service::net::wire as net;
 use uct::service::wire::{Introduction, Message as Asked, Reply, Request, encode_unplace};
 use uct::transports::{cma, self_, shm, verbs};
 
@@ -100,6 +101,63 @@ pub fn mkey_verbs(data: &[u8]) -> bool {
 pub fn service_reply(data: &[u8]) -> bool {
     let Ok(reply) = Reply::decode(data) else { return false };
     assert_eq!(reply.encode(), data, "the encoding is canonical");
+    true
+}
+
+/// What the other side of a connection between machines says first, whichever it is.
+///
+/// # Panics
+/// When bytes are accepted that the encoder does not write, or as both.
+pub fn net_hello(data: &[u8]) -> bool {
+    match (net::Welcome::decode(data), net::Hello::decode(data)) {
+        (Ok(welcome), Err(_)) => assert_eq!(welcome.encode(), data, "the encoding is canonical"),
+        (Err(_), Ok(hello)) => assert_eq!(hello.encode(), data, "the encoding is canonical"),
+        (Err(_), Err(_)) => return false,
+        (Ok(_), Ok(_)) => panic!("it is one of both"),
+    }
+    true
+}
+
+/// The token and the connection that the golden vectors' proofs are of: numbers that go on from one to the next.
+fn proving() -> (Token, net::Greeting) {
+    let from = |first: u8| {
+        let mut bytes = [first; 16];
+        bytes.iter_mut().zip(0..).for_each(|(byte, at)| *byte += at);
+        bytes
+    };
+    let greeting = net::Greeting { uuid: from(0x10), server: from(0x20), client: from(0x30) };
+    (Token::from_bytes(from(0)), greeting)
+}
+
+/// A call of another machine, and whether it is proven.
+///
+/// # Panics
+/// When bytes are accepted that the encoder does not write, or a proof that the token does not make.
+pub fn net_call(data: &[u8]) -> bool {
+    let Ok(call) = net::Call::decode(data) else { return false };
+    assert_eq!(call.encode().as_deref(), Ok(data), "the encoding is canonical");
+    assert_eq!(net::Call::frame_len(data), Ok(data.len()), "its header tells its length");
+    let (token, greeting) = proving();
+    let mut proven = call;
+    greeting.prove(&token, &mut proven);
+    assert_eq!(greeting.is_proven(&token, &call), proven.mac == call.mac);
+    assert!(greeting.is_proven(&token, &proven));
+    true
+}
+
+/// A reply of another machine, and whether it is proven to answer a call with a proof of zeros.
+///
+/// # Panics
+/// When bytes are accepted that the encoder does not write, or a proof that the token does not make.
+pub fn net_reply(data: &[u8]) -> bool {
+    let Ok(reply) = net::Reply::decode(data) else { return false };
+    assert_eq!(reply.encode().as_deref(), Ok(data), "the encoding is canonical");
+    assert_eq!(net::Reply::frame_len(data), Ok(data.len()), "its header tells its length");
+    let ((token, greeting), asked) = (proving(), [0; net::MAC_LEN]);
+    let mut proven = reply;
+    greeting.prove_reply(&token, &asked, &mut proven);
+    assert_eq!(greeting.is_reply_proven(&token, &asked, &reply), proven.mac == reply.mac);
+    assert!(greeting.is_reply_proven(&token, &asked, &proven));
     true
 }
 

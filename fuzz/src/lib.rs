@@ -6,6 +6,7 @@
 //! | [`handle_decode`] | a packed handle is refused or canonical, with any checksum and with the right one |
 //! | [`handle_import`] | an import of a changed handle never panics and never reaches another region than the token's |
 //! | [`service_request`], [`service_reply`] | a message is refused or canonical; an export table grants what it published only |
+//! | [`net_hello`], [`net_call`], [`net_reply`] | a message between services of two machines is refused or canonical; a proof is that of the token alone |
 //! | [`worker_address`], [`address_self`], [`address_shm`] | an address is refused or canonical, with any checksum and with the right one |
 //! | [`am_message`] | a message of an endpoint is refused or canonical |
 //! | [`rkey`] | a packed rkey is refused or canonical, and so is the handle in it |
@@ -24,8 +25,8 @@ mod input;
 mod ring;
 
 pub use formats::{
-    address_self, address_shm, am_message, handle_decode, mkey_cma, mkey_self, mkey_shm, mkey_verbs, rkey,
-    service_reply, service_request, worker_address,
+    address_self, address_shm, am_message, handle_decode, mkey_cma, mkey_self, mkey_shm, mkey_verbs,
+    net_call, net_hello, net_reply, rkey, service_reply, service_request, worker_address,
 };
 pub use import::handle_import;
 pub use ring::ring;
@@ -44,6 +45,9 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("mkey_self", mkey_self),
     ("mkey_shm", mkey_shm),
     ("mkey_verbs", mkey_verbs),
+    ("net_call", net_call),
+    ("net_hello", net_hello),
+    ("net_reply", net_reply),
     ("ring", ring),
     ("rkey", rkey),
     ("service_reply", service_reply),

@@ -74,6 +74,21 @@ fn mkey_verbs() {
 }
 
 #[test]
+fn net_call() {
+    replay("net_call");
+}
+
+#[test]
+fn net_hello() {
+    replay("net_hello");
+}
+
+#[test]
+fn net_reply() {
+    replay("net_reply");
+}
+
+#[test]
 fn ring() {
     replay("ring");
 }

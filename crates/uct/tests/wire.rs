@@ -1,5 +1,8 @@
 //! The formats of this crate against the golden vectors, and against changed bytes: keys of `self`, `shm` and `cma`, addresses of
-//! their interfaces, and the messages on the service socket.
+//! their interfaces, the messages on the service socket, and those between services of two machines.
+
+#[path = "wire/net.rs"]
+mod net;
 
 use std::fmt::Debug;
 

@@ -66,6 +66,11 @@ fn exactly(bytes: &[u8], expected: usize) -> Result<Reader<'_>, DecodeError> {
     Ok(Reader::new(bytes))
 }
 
+fn whole_header(bytes: &[u8]) -> Result<Reader<'_>, DecodeError> {
+    let is_whole = bytes.len() >= HEADER_LEN;
+    if is_whole { Ok(Reader::new(bytes)) } else { exactly(bytes, HEADER_LEN) }
+}
+
 fn begin(from: &mut Reader<'_>, role: u16) -> Result<(), DecodeError> {
     check(from.array()? == MAGIC, "magic")?;
     check(from.u16()? == VERSION, "version")?;
@@ -239,9 +244,9 @@ impl<'a> Call<'a> {
     /// Bytes of the whole message that begins with this header.
     ///
     /// # Errors
-    /// [`DecodeError`]: a part is too long.
+    /// [`DecodeError`]: a part is too long, or the header is not whole.
     pub fn frame_len(header: &[u8]) -> Result<usize, DecodeError> {
-        let (_, subject, request) = Self::lengths(&mut Reader::new(header))?;
+        let (_, subject, request) = Self::lengths(&mut whole_header(header)?)?;
         Ok(HEADER_LEN + subject + request)
     }
 
@@ -258,7 +263,7 @@ impl<'a> Call<'a> {
     /// # Errors
     /// [`DecodeError`].
     pub fn decode(bytes: &'a [u8]) -> Result<Self, DecodeError> {
-        let mut from = Reader::new(bytes);
+        let mut from = whole_header(bytes)?;
         let ((sequence, kind), subject, request) = Self::lengths(&mut from)?;
         exactly(bytes, HEADER_LEN + subject + request)?;
         check(from.u16()? == 0 && from.u32()? == 0, "reserved field")?;
@@ -394,9 +399,9 @@ impl<'a> Reply<'a> {
     /// Bytes of the whole message that begins with this header.
     ///
     /// # Errors
-    /// [`DecodeError`]: its content is too long.
+    /// [`DecodeError`]: its content is too long, or the header is not whole.
     pub fn frame_len(header: &[u8]) -> Result<usize, DecodeError> {
-        let mut from = Reader::new(header);
+        let mut from = whole_header(header)?;
         from.bytes(8)?;
         let content = usize::from(from.u16()?);
         check(content <= MAX_BODY, "length of a reply")?;

@@ -1,0 +1,50 @@
+//! How many may be connected: who has proven a token keeps its place.
+
+use uct::service::net::server::{MAX_CONNECTIONS, MAX_PER_ADDRESS};
+
+use super::peer::{At, Raw, Server};
+
+/// As many from that address as may come, each with a proof.
+fn proven(host: u8, at: &At) -> Vec<Raw> {
+    let mut all: Vec<Raw> =
+        (0..MAX_PER_ADDRESS).map(|_| Raw::from(host, at).expect("there is room")).collect();
+    assert!(all.iter_mut().all(Raw::is_answered));
+    all
+}
+
+/// Whether one from that address is let in, and answered.
+fn is_let_in(host: u8, at: &At) -> bool {
+    Raw::from(host, at).is_some_and(|mut raw| raw.is_answered())
+}
+
+pub fn one_address_has_its_share() {
+    let mut server = Server::start();
+    let mut all = proven(1, &server.at);
+    assert!(!is_let_in(1, &server.at), "one more than may be");
+    assert!(is_let_in(2, &server.at));
+    assert!(all.iter_mut().all(Raw::is_answered), "those that were there go on");
+    // One without a proof gives way to the next of its address.
+    let before = server.ended();
+    drop(all.pop());
+    super::peer::until("its place is free", || server.ended() > before);
+    let mut idle = Raw::from(1, &server.at).unwrap();
+    assert!(is_let_in(1, &server.at));
+    assert!(!idle.is_answered(), "it has given way");
+    assert!(all.iter_mut().all(Raw::is_answered));
+}
+
+pub fn who_has_proven_a_token_keeps_its_place() {
+    let mut server = Server::start();
+    let hosts = u8::try_from(MAX_CONNECTIONS / MAX_PER_ADDRESS).unwrap();
+    let mut all: Vec<Raw> = (1..=hosts).flat_map(|host| proven(host, &server.at)).collect();
+    assert_eq!(all.len(), MAX_CONNECTIONS);
+    assert!(!is_let_in(hosts + 1, &server.at), "one more than may be");
+    assert!(all.iter_mut().all(Raw::is_answered), "those that were there go on");
+    let before = server.ended();
+    drop(all.pop());
+    super::peer::until("its place is free", || server.ended() > before);
+    let mut idle = Raw::from(hosts + 1, &server.at).unwrap();
+    assert!(is_let_in(hosts + 2, &server.at));
+    assert!(!idle.is_answered(), "it has given way");
+    assert!(all.iter_mut().all(Raw::is_answered));
+}
