@@ -43,11 +43,20 @@ fn by(
     change: impl FnMut(usize, Vec<u8>) -> Vec<u8> + Send + 'static,
     patience: Duration,
 ) -> Result<Vec<u8>, NetError> {
+    asking(pair, b"second", change, patience)
+}
+
+fn asking(
+    pair: &Pair,
+    request: &[u8],
+    change: impl FnMut(usize, Vec<u8>) -> Vec<u8> + Send + 'static,
+    patience: Duration,
+) -> Result<Vec<u8>, NetError> {
     let (at, relaying) = relay(pair.at[0], change);
     let deadline = Deadline::after(patience);
     let client = service();
     let called = client.call_net(&pair.uuid, &[at], 3, b"region", &token(), b"first", &deadline);
-    let answer = called.and_then(|(link, _)| link.call(3, b"region", &token(), b"second", &deadline));
+    let answer = called.and_then(|(link, _)| link.call(3, b"region", &token(), request, &deadline));
     drop(client);
     relaying.join().unwrap();
     answer
@@ -85,18 +94,19 @@ fn a_call_changed_anywhere_is_not_taken() {
 #[test]
 fn a_reply_changed_anywhere_is_not_believed() {
     let pair = pair(LOCAL);
-    let len = HEADER_LEN + b"second".len();
-    for at in 0..len {
-        let patience = if (8..10).contains(&at) { SHORT } else { LONG };
-        let change = move |number, mut bytes: Vec<u8>| {
-            if number == 4 {
-                bytes[at] ^= 1;
-            }
-            bytes
-        };
-        let answer = by(&pair, change, patience);
-        let error = answer.expect_err("changed");
-        assert_eq!(error.status(), Status::Unreachable, "byte {at}: {error}");
+    for request in [b"second".as_slice(), b"", b"busy"] {
+        let content = if request == b"busy" { 0 } else { request.len() };
+        for (at, mask) in (0..HEADER_LEN + content).flat_map(|at| [(at, 1), (at, 3)]) {
+            let patience = if (8..10).contains(&at) { SHORT } else { LONG };
+            let change = move |number, mut bytes: Vec<u8>| {
+                if number == 4 {
+                    bytes[at] ^= mask;
+                }
+                bytes
+            };
+            let error = asking(&pair, request, change, patience).expect_err("changed");
+            assert_eq!(error.status(), Status::Unreachable, "{request:?}: byte {at}: {error}");
+        }
     }
 }
 
@@ -198,6 +208,34 @@ fn a_proof_is_of_one_kind_and_one_subject() {
     assert_eq!(any.0.load(Order::Relaxed), 0);
 }
 
+/// All that a context said to one caller, said again to another: it is no answer to that one's call.
+#[test]
+fn a_recorded_conversation_is_no_answer() {
+    let pair = pair(LOCAL);
+    let mut stream = TcpStream::connect(pair.at[0]).unwrap();
+    let mut welcome = vec![0; WELCOME_LEN];
+    stream.read_exact(&mut welcome).unwrap();
+    let greeting =
+        Greeting { uuid: pair.uuid, server: Welcome::decode(&welcome).unwrap().nonce, client: [5; 16] };
+    stream.write_all(&Hello { uuid: pair.uuid, nonce: [5; 16] }.encode()).unwrap();
+    let ready = next_reply(&mut stream).unwrap();
+    stream.write_all(&proven(&greeting, 1).encode().unwrap()).unwrap();
+    let heard = [welcome, ready, next_reply(&mut stream).unwrap()];
+    let listener = TcpListener::bind((LOCAL, 0)).unwrap();
+    let at = [listener.local_addr().unwrap()];
+    let replaying = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.write_all(&heard[0]).unwrap();
+        stream.read_exact(&mut [0; HELLO_LEN]).unwrap();
+        stream.write_all(&heard[1]).unwrap();
+        next_call(&mut stream).unwrap();
+        stream.write_all(&heard[2]).unwrap();
+    });
+    let answer = pair.client.call_net(&pair.uuid, &at, 3, b"region", &token(), b"", &soon());
+    assert_eq!(answer.unwrap_err(), NetError::Unproven { address: at[0] });
+    replaying.join().unwrap();
+}
+
 /// Two contexts may know one token: whoever has a handle may publish its bytes as his own.
 #[test]
 fn a_proof_for_one_context_is_none_for_another() {
@@ -260,6 +298,8 @@ fn who_has_no_token_cannot_make_anything_stale() {
 fn who_has_no_token_can_deny() {
     let error = forged(Reply::without(1, Verdict::Denied));
     assert_eq!(AttachError::of_net(error), AttachError::WrongToken);
+    let of_another_call = forged(Reply::without(2, Verdict::Denied));
+    assert!(matches!(of_another_call, NetError::BadReply { .. }), "{of_another_call}");
 }
 
 /// That something has ended is proven for one call: said again to another one, it proves nothing.
