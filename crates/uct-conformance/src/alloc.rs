@@ -108,7 +108,7 @@ fn sizes_beyond_the_limit(bench: &Bench) {
 }
 
 fn given_back_at_the_last_drop(bench: &Bench) {
-    Role::new("allocator").arg(bench.fixture.component.name()).start().expect_exit(0);
+    Role::new("allocator").arg(bench.fixture.name).start().expect_exit(0);
 }
 
 fn is_mapped(address: u64) -> bool {

@@ -130,7 +130,7 @@ fn other_scopes_are_told_apart(bench: &Bench) {
     let ticket = bench.exporter.export(bench.exporter.create(other.usual(), 4096, Rights::READ_WRITE, 1));
     let can = other.md.can_attach(ticket.component, &ticket.global_id);
     assert_eq!(can, places.contains(&Place::TwoContexts), "another context of the same process");
-    let there = Exporter::there(bench.fixture.component);
+    let there = Exporter::there(&bench.fixture);
     let ticket = there.export(there.create(other.usual(), 4096, Rights::READ_WRITE, 1));
     let can = other.md.can_attach(ticket.component, &ticket.global_id);
     assert_eq!(can, places.contains(&Place::TwoProcesses), "another process");

@@ -25,7 +25,7 @@ impl Bench {
         let exporter = match place {
             Place::SameContext => Exporter::Here(Host::new(importer.clone())),
             Place::TwoContexts => Exporter::Here(Host::new(Side::open(fixture))),
-            Place::TwoProcesses => Exporter::there(fixture.component),
+            Place::TwoProcesses => Exporter::there(fixture),
         };
         Self { fixture: *fixture, place, exporter, importer }
     }

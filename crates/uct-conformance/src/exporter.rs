@@ -12,7 +12,7 @@ use ucs::mem::page::page_size;
 use ucs::mem::{Access, Mapping, Memfd};
 use ucs::sync::{AtomicBool, Ordering};
 use ucs::time::Deadline;
-use uct::api::{AttachRequest, Component, ComponentId, Memh, PackFlags};
+use uct::api::{AttachRequest, ComponentId, Memh, PackFlags};
 use uct::channel::Channel;
 use uct::export::Export;
 use uct::memory::Rights;
@@ -335,8 +335,8 @@ pub(crate) enum Exporter {
 
 impl Exporter {
     /// In a process of its own.
-    pub(crate) fn there(component: &dyn Component) -> Self {
-        Self::There(Mutex::new(Role::new("exporter").arg(component.name()).start()))
+    pub(crate) fn there(fixture: &Fixture) -> Self {
+        Self::There(Mutex::new(Role::new("exporter").arg(fixture.name).start()))
     }
 
     fn tell(&self, op: Op, numbers: [u64; 4], bytes: &[u8]) -> Result<Vec<u8>, String> {

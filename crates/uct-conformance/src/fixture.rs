@@ -37,6 +37,8 @@ impl fmt::Display for Place {
 /// A transport under test.
 #[derive(Clone, Copy, Debug)]
 pub struct Fixture {
+    /// What [`Fixture::of`] knows it by, in another process.
+    pub name: &'static str,
     /// The transport.
     pub component: &'static dyn Component,
     /// Where its importers can be: in all other places an attachment must be refused.
@@ -46,13 +48,20 @@ pub struct Fixture {
 }
 
 impl Fixture {
-    /// The transport of this name, with what it needs to be set to export.
+    /// The transport of this name, with what it needs to be set to export; `verbs-remote` is `verbs` as between machines.
     #[must_use]
     pub fn of(name: &str, places: &'static [Place]) -> Self {
-        let settings: &[_] = if name == "verbs" { &[("UCX_VERBS_SHARE", "y")] } else { &[] };
-        Self { component: component(name), places, settings }
+        let (component, settings): (_, &[_]) = match name {
+            "verbs" => (component(name), &[("UCX_VERBS_SHARE", "y"), ("UCX_VERBS_REMOTE", "n")]),
+            REMOTE => (component("verbs"), &[]),
+            _ => (component(name), &[]),
+        };
+        let name = if name == REMOTE { REMOTE } else { component.name() };
+        Self { name, component, places, settings }
     }
 }
+
+const REMOTE: &str = "verbs-remote";
 
 /// The transport of this name.
 pub(crate) fn component(name: &str) -> &'static dyn Component {

@@ -24,7 +24,7 @@ fn main() -> ExitCode {
         Ok(nic) => {
             let component = NicComponent::leak(&[Arc::new(nic)]);
             let places = &[Place::SameContext, Place::TwoContexts];
-            uct_conformance::tests_but(&Fixture { component, places, settings: &[] }, WITHOUT)
+            uct_conformance::tests_but(&Fixture { name: "nic", component, places, settings: &[] }, WITHOUT)
         }
         // Says so, as a skipped test.
         Err(_) => vec![Test::new("all", || drop(Nic::open_or_skip(Nic::MAX_SLOTS, PINNED)))],

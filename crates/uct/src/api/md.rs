@@ -169,7 +169,7 @@ pub struct Attached {
 }
 
 /// Memory of another process, attached; dropping it detaches. Send + Sync, and usable by many threads at once.
-pub trait Attachment: Send + Sync + fmt::Debug {
+pub trait Attachment: Any + Send + Sync + fmt::Debug {
     /// How many bytes.
     fn len(&self) -> u64;
 
@@ -242,6 +242,35 @@ pub trait Attachment: Send + Sync + fmt::Debug {
         get_by_read(self, offset, dst)
     }
 
+    /// Copies `len` bytes of `from`, memory attached by this or another transport, from its byte `at` on, to `offset`: by a way of their own, if
+    /// there is one. `None`: there is none, by default, and nothing was done.
+    ///
+    /// # Errors
+    /// As [`Attachment::put`].
+    fn put_attached(
+        &self,
+        offset: u64,
+        (from, at): (&(dyn Attachment + 'static), u64),
+        len: usize,
+    ) -> Option<Result<(), AccessError>> {
+        let _ = (offset, from, at, len);
+        None
+    }
+
+    /// Copies `len` bytes from `offset` on into `to`, from its byte `at` on, as [`Attachment::put_attached`].
+    ///
+    /// # Errors
+    /// As [`Attachment::get`].
+    fn get_attached(
+        &self,
+        offset: u64,
+        (to, at): (&(dyn Attachment + 'static), u64),
+        len: usize,
+    ) -> Option<Result<(), AccessError>> {
+        let _ = (offset, to, at, len);
+        None
+    }
+
     /// Whether the export still lives, as far as is known.
     ///
     /// # Errors
@@ -255,7 +284,8 @@ pub trait Attachment: Send + Sync + fmt::Debug {
 
 /// Has [`Attachment::write`] copy all of `src` to `offset`, piece by piece: an operand of any kind, whether or not it is registered. An operand
 /// that is attached memory is read piece by piece, each piece by its own attachment, before it is written: no thread is within an access to
-/// the one while it accesses the other, or waits, so that a revocation of either waits for its own pieces only. Where both are reached by
+/// the one while it accesses the other, or waits, so that a revocation of either waits for its own pieces only. Both may have a way of their own
+/// ([`Attachment::put_attached`]). Where both are reached by
 /// system calls ([`Attachment::is_by_system_calls`]) and it is long, another thread reads ahead meanwhile; it ends with the operation.
 ///
 /// # Errors
@@ -267,6 +297,11 @@ pub fn put_by_write(
     src: &Local<'_>,
 ) -> Result<(), AccessError> {
     check_range(offset, src.len(), to.len())?;
+    if let Some(from) = src.attached()
+        && let Some(moved) = to.put_attached(offset, from, src.len())
+    {
+        return moved;
+    }
     if let Some(moved) = pipeline::put(src, to, offset) {
         return moved;
     }
@@ -284,6 +319,11 @@ pub fn get_by_read(
     dst: &mut LocalMut<'_>,
 ) -> Result<(), AccessError> {
     check_range(offset, dst.len(), from.len())?;
+    if let Some(to) = dst.attached()
+        && let Some(moved) = from.get_attached(offset, to, dst.len())
+    {
+        return moved;
+    }
     if let Some(moved) = pipeline::get(dst, from, offset) {
         return moved;
     }

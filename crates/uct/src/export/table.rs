@@ -1,6 +1,6 @@
 //! The exporter's side: what is exported now, and who is inside.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::os::fd::AsFd;
@@ -24,7 +24,7 @@ use super::registry;
 use super::token::Token;
 use super::wire;
 use crate::memory::{LocalMem, Rights};
-use crate::service::Placement;
+use crate::service::{Placement, Secret};
 
 /// Where an export is announced, and how it is recognised: what transports put into keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +87,12 @@ struct State {
     next_id: u64,
     random: ChaCha12Rng,
     kept: Vec<Kept>,
+    /// Tokens of exports that ended, the last ones: who has one is told so with a proof.
+    ended: VecDeque<(u64, Token)>,
 }
+
+/// How many exports that have ended are remembered.
+const ENDED: usize = 1024;
 
 /// All exports of a context. Send + Sync; shared by `Arc` with the context's memory domains and its service.
 pub struct ExportTable {
@@ -148,6 +153,7 @@ impl ExportTable {
             next_id: 1,
             random: ChaCha12Rng::from_seed(key),
             kept: Vec::new(),
+            ended: VecDeque::new(),
         };
         Ok(Self {
             uuid,
@@ -265,6 +271,18 @@ impl ExportTable {
             return Err(Refusal::WrongToken);
         }
         if record.claim == *claim { Ok(Arc::clone(&record.mem)) } else { Err(Refusal::Mismatch) }
+    }
+
+    /// What is known of an export: its token, also of one of the thousand or so that ended last.
+    #[must_use]
+    pub fn secret(&self, slot: u32, id: u64) -> Secret {
+        let state = self.state.lock();
+        let record = state.records.get(slot as usize).and_then(Option::as_ref);
+        if let Some(record) = record.filter(|record| record.claim.id == id) {
+            return Secret::Live(record.claim.token);
+        }
+        let ended = state.ended.iter().find(|(other, _)| *other == id);
+        ended.map_or(Secret::Unknown, |(_, token)| Secret::Ended(*token))
     }
 
     /// The mapping of the table, for importers in this process, and their in-flight slots.
@@ -403,6 +421,10 @@ impl ExportTable {
             }
             let _ = wire::write_token(shared.vault.bytes(), claim.slot, &[0; wire::TOKEN_LEN]);
             state.epochs[index] = claim.epoch + 1;
+            if state.ended.len() == ENDED {
+                state.ended.pop_front();
+            }
+            state.ended.push_back((claim.id, claim.token));
             state.kept.push(Kept { claim: *claim, mem: record.mem });
         } else if !state.kept.iter().any(|kept| kept.claim == *claim) {
             return Ok(()); // revoked and drained before

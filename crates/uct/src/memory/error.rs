@@ -284,6 +284,18 @@ impl AccessError {
         }
     }
 
+    /// Bytes that were moved before.
+    #[must_use]
+    pub fn done(&self) -> u64 {
+        match self {
+            Self::Stale { done, .. }
+            | Self::AccessDenied { done, .. }
+            | Self::Operand { done, .. }
+            | Self::Device { done, .. } => *done,
+            _ => 0,
+        }
+    }
+
     /// What to do about it.
     #[must_use]
     pub fn remedy(&self) -> &'static str {

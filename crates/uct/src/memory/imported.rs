@@ -9,14 +9,14 @@ use super::{AccessError, pieces};
 /// A part of memory of another process: reached through its attachment, and in no other way.
 #[derive(Clone, Copy)]
 pub(super) struct Imported<'a> {
-    pub(super) memory: &'a dyn Attachment,
+    pub(super) memory: &'a (dyn Attachment + 'static),
     pub(super) start: u64,
     pub(super) len: usize,
 }
 
 impl<'a> Imported<'a> {
     /// What of `part` lies within.
-    pub(super) fn new(memory: &'a dyn Attachment, part: Range<u64>) -> Self {
+    pub(super) fn new(memory: &'a (dyn Attachment + 'static), part: Range<u64>) -> Self {
         let end = part.end.min(memory.len());
         let start = part.start.min(end);
         Self { memory, start, len: usize::try_from(end - start).unwrap_or(usize::MAX) }

@@ -119,7 +119,7 @@ impl<'a> Local<'a> {
     /// The part of attached memory: what of it lies within. It is reached through the attachment's own `read` and `write`, and takes part in
     /// *its* revocation; there is nothing of it here that could be registered.
     #[must_use]
-    pub fn imported(memory: &'a dyn Attachment, part: Range<u64>) -> Self {
+    pub fn imported(memory: &'a (dyn Attachment + 'static), part: Range<u64>) -> Self {
         Self { place: Place::Imported(Imported::new(memory, part)), whole: None, memh: None }
     }
 
@@ -265,6 +265,13 @@ impl<'a> Local<'a> {
         }
     }
 
+    /// The attached memory that it is a part of, if it is one, and where it begins there.
+    #[inline]
+    #[must_use]
+    pub fn attached(&self) -> Option<(&'a (dyn Attachment + 'static), u64)> {
+        self.as_imported().map(|imported| (imported.memory, imported.start))
+    }
+
     /// The part of attached memory, if it is one.
     #[inline]
     pub(super) fn as_imported(&self) -> Option<&Imported<'a>> {
@@ -313,7 +320,7 @@ impl<'a> LocalMut<'a> {
     /// The part of attached memory: what of it lies within. It is reached through the attachment's own `read` and `write`, and takes part in
     /// *its* revocation; there is nothing of it here that could be registered.
     #[must_use]
-    pub fn imported(memory: &'a dyn Attachment, part: Range<u64>) -> Self {
+    pub fn imported(memory: &'a (dyn Attachment + 'static), part: Range<u64>) -> Self {
         Self { place: PlaceMut::Imported(Imported::new(memory, part)), whole: None, memh: None }
     }
 
@@ -465,6 +472,13 @@ impl<'a> LocalMut<'a> {
         }
     }
 
+    /// The attached memory that it is a part of, if it is one, and where it begins there.
+    #[inline]
+    #[must_use]
+    pub fn attached(&self) -> Option<(&'a (dyn Attachment + 'static), u64)> {
+        self.as_imported().map(|imported| (imported.memory, imported.start))
+    }
+
     /// The part of attached memory, if it is one.
     #[inline]
     pub(super) fn as_imported(&self) -> Option<&Imported<'a>> {
@@ -535,7 +549,7 @@ impl AccessError {
 
     /// The error for memory of another process that an operation was given.
     #[cold]
-    pub(super) fn of_imported_operand(self) -> Self {
+    pub(crate) fn of_imported_operand(self) -> Self {
         let (done, why) = match self {
             Self::Stale { done, why } => (done, OperandReason::Stale(why)),
             Self::AccessDenied { done, why } => (done, OperandReason::AccessDenied(why)),
@@ -553,7 +567,7 @@ impl AccessError {
     /// It, with what was moved: so many bytes in all.
     #[must_use]
     #[cold]
-    pub(super) fn moved(mut self, all: u64) -> Self {
+    pub(crate) fn moved(mut self, all: u64) -> Self {
         match &mut self {
             Self::Stale { done, .. }
             | Self::AccessDenied { done, .. }

@@ -235,7 +235,7 @@ impl Conn {
         match verdict {
             Err(verdict) => self.send(&refuse(verdict), &[]),
             Ok(placed) if exports.add_placement(&asked.claim, &placed.placement) => {
-                let (lkey, rkey, handle) = (placed.lkey, placed.rkey, placed.placement.handle());
+                let (lkey, rkey, handle) = (placed.lkey, placed.rkey, placed.handle);
                 let sequence = asked.sequence;
                 self.placements.push(PlacedHere { id, sequence, placement: placed.placement });
                 let keys = PlacedKeys { sequence, lkey, rkey, handle };

@@ -21,16 +21,13 @@ pub struct Domain {
     pub number: u32,
 }
 
-/// Memory of this process, registered in an importer's domain, until this is dropped or ended.
+/// Memory of this process, registered for an importer, until this is dropped or ended.
 pub trait Placement: Send + Sync + fmt::Debug {
     /// Ends the registration; again and again, if need be.
     ///
     /// # Errors
     /// Why the device does not: then it may still reach the memory.
     fn end(&self) -> Result<(), String>;
-
-    /// Its number in the domain's context.
-    fn handle(&self) -> u32;
 
     /// The importer's process, as seen from here; 0: unknown.
     fn importer(&self) -> u32;
@@ -41,6 +38,8 @@ pub trait Placement: Send + Sync + fmt::Debug {
 pub struct Placed {
     /// The registration.
     pub placement: Arc<dyn Placement>,
+    /// The kernel's number of it in the domain's context.
+    pub handle: u32,
     /// Its keys.
     pub lkey: u32,
     /// As `lkey`.

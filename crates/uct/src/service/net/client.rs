@@ -30,7 +30,12 @@ pub(super) struct Stream {
     pub(super) peer: SocketAddr,
     greeting: Greeting,
     sequence: u32,
+    /// Answers that nobody waits for, and that have not been taken.
+    untaken: usize,
 }
+
+/// Most of these: more than a peer that answers lets come about.
+const MAX_UNTAKEN: usize = 256;
 
 impl Stream {
     /// Connects to the context with this uuid, if it is there.
@@ -40,7 +45,7 @@ impl Stream {
         socket::prepare(socket.as_fd()).map_err(failed)?;
         let client = socket::nonce().map_err(|errno| MemError::of("getrandom", errno, 0))?;
         let greeting = Greeting { uuid: *uuid, server: [0; 16], client };
-        let mut stream = Self { socket: Arc::new(socket), peer, greeting, sequence: 0 };
+        let mut stream = Self { socket: Arc::new(socket), peer, greeting, sequence: 0, untaken: 0 };
         match connect(&*stream.socket, &peer) {
             Ok(()) => {}
             Err(Errno::INPROGRESS | Errno::INTR) => {
@@ -74,18 +79,14 @@ impl Stream {
     /// Calls, and waits for the answer. [`NetError::Closed`]: not all of the call was sent, so it was not taken. Other errors that
     /// do not come from the peer leave that open.
     pub(super) fn call(&mut self, asked: &Asked<'_>, deadline: &Deadline) -> Result<Vec<u8>, NetError> {
-        let Asked { kind, subject, token, request } = *asked;
-        let address = self.peer;
-        // A number is used once: after the last there is none.
-        let sequence = self.sequence.checked_add(1).ok_or(NetError::Closed { address })?;
-        let mut call = Call { sequence, kind, subject, request, mac: [0; MAC_LEN] };
-        self.greeting.prove(token, &mut call);
-        let bytes = call.encode().map_err(|_| too_long(asked))?;
-        if self.has_ended() {
-            return Err(NetError::Closed { address });
-        }
-        self.sequence = sequence;
+        let (token, address) = (asked.token, self.peer);
+        let (call_mac, bytes) = self.next(asked)?;
+        let sequence = self.sequence;
         self.write(&bytes, deadline)?;
+        while self.untaken > 0 {
+            self.answer(deadline)?;
+            self.untaken -= 1;
+        }
         let bad = |error| NetError::BadReply { address, error };
         let answer = self.answer(deadline).map_err(|error| match error {
             NetError::Closed { address } => NetError::Unanswered { address },
@@ -97,7 +98,7 @@ impl Stream {
         }
         match reply.verdict {
             Verdict::Answered(_) | Verdict::Stale
-                if !self.greeting.is_reply_proven(token, &call.mac, &reply) =>
+                if !self.greeting.is_reply_proven(token, &call_mac, &reply) =>
             {
                 Err(NetError::Unproven { address })
             }
@@ -108,6 +109,43 @@ impl Stream {
             Verdict::Unknown => Err(NetError::Unknown { address }),
             Verdict::Ready | Verdict::OtherContext => Err(bad(DecodeError::Unknown("verdict"))),
         }
+    }
+
+    /// Calls, and waits for nothing: whatever the answer is, it is taken before the next one. `false`: that cannot be done now, and nothing
+    /// is sent.
+    pub(super) fn tell(&mut self, asked: &Asked<'_>) -> Result<bool, NetError> {
+        if self.untaken >= MAX_UNTAKEN {
+            return Ok(false);
+        }
+        let before = self.sequence;
+        let (_, bytes) = self.next(asked)?;
+        match send(&*self.socket, &bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+            Ok(sent) if sent == bytes.len() => {
+                self.untaken += 1;
+                Ok(true)
+            }
+            Err(Errno::AGAIN | Errno::INTR) => {
+                self.sequence = before;
+                Ok(false)
+            }
+            _ => Err(NetError::Closed { address: self.peer }),
+        }
+    }
+
+    /// The next call, and its proof.
+    fn next(&mut self, asked: &Asked<'_>) -> Result<([u8; MAC_LEN], Vec<u8>), NetError> {
+        let Asked { kind, subject, token, request } = *asked;
+        let closed = NetError::Closed { address: self.peer };
+        // A number is used once: after the last there is none.
+        let Some(sequence) = self.sequence.checked_add(1) else { return Err(closed) };
+        let mut call = Call { sequence, kind, subject, request, mac: [0; MAC_LEN] };
+        self.greeting.prove(token, &mut call);
+        let bytes = call.encode().map_err(|_| too_long(asked))?;
+        if self.has_ended() {
+            return Err(closed);
+        }
+        self.sequence = sequence;
+        Ok((call.mac, bytes))
     }
 
     /// Ends it for all who have it open, a fork's child included.

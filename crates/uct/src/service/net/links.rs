@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustix::io::fcntl_dupfd_cloexec;
@@ -96,6 +97,22 @@ impl NetLink {
             }
         }
         answer
+    }
+
+    /// A call whose answer nobody waits for: it has gone when this returns `true`. Otherwise it could not be sent at once, or within
+    /// `patience` where other calls are on their way, and was not.
+    #[must_use]
+    pub fn tell(&self, kind: u16, subject: &[u8], token: &Token, request: &[u8], patience: Duration) -> bool {
+        if !self.generation.is_current() {
+            return false;
+        }
+        let Some(mut stream) = self.stream.try_lock_for(patience) else { return false };
+        let told = stream.tell(&Asked { kind, subject, token, request });
+        if told.is_err() {
+            stream.shut_down();
+            self.state.set_gone();
+        }
+        told == Ok(true)
     }
 
     /// Whether the other side has ended the connection, or its process or machine has: kept by the service thread.

@@ -132,6 +132,16 @@ impl Service {
         }
     }
 
+    /// Has `responder` answer calls of the first kind from `kind` on that nobody answers. Answers which; `None`: none is left.
+    #[must_use]
+    pub fn respond_anew(&self, kind: u16, responder: Weak<dyn Responder>) -> Option<u16> {
+        let mut all = self.net.responders.0.lock();
+        let is_free = |kind: &u16| all.get(kind).is_none_or(|known| known.strong_count() == 0);
+        let kind = (kind..=u16::MAX).find(is_free)?;
+        all.insert(kind, responder);
+        Some(kind)
+    }
+
     /// Calls the context with this uuid, at the first of `addresses` where it is. Calls to the same context at the same addresses
     /// share a connection, which ends with the last [`NetLink`] of it. The peer takes the call once at most, whatever the answer is.
     ///

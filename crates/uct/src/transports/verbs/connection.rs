@@ -1,5 +1,7 @@
 //! Connecting a queue pair with another one, of this device or of another machine's.
 
+use std::sync::Arc;
+
 use rdma_core_sys::{
     ibv_access_flags, ibv_ah_attr, ibv_gid, ibv_global_route, ibv_mtu, ibv_qp_attr, ibv_qp_attr_mask as Mask,
     ibv_qp_cap, ibv_qp_init_attr, ibv_qp_state, ibv_qp_type,
@@ -8,7 +10,7 @@ use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::device::{Device, Port};
-use super::sys::{Cq, Qp};
+use super::sys::{Cq, Pd, Qp};
 use super::wire::QpAddress;
 
 /// 4.096 µs × 2^18, about a second, for an acknowledgement: seven times, then the connection is given up (`ibv_modify_qp(3)`).
@@ -33,16 +35,27 @@ pub(super) struct Unconnected {
 }
 
 impl Device {
-    /// A queue pair for `cap`, whose completions come to `cq`. Its peer may do with memory of its protection domain what `access` says, as
-    /// far as registrations allow it, too.
+    /// A queue pair for `cap` in this device's own protection domain, as [`Device::queue_pair_in`].
     pub(super) fn queue_pair(
         &self,
         cq: Cq,
         cap: ibv_qp_cap,
         access: ibv_access_flags,
     ) -> Result<Unconnected, Errno> {
+        self.queue_pair_in(&self.pd, cq, cap, access)
+    }
+
+    /// A queue pair for `cap`, whose completions come to `cq`. Its peer may do with memory of the protection domain what `access` says, as
+    /// far as registrations allow it, too.
+    pub(super) fn queue_pair_in(
+        &self,
+        pd: &Arc<Pd>,
+        cq: Cq,
+        cap: ibv_qp_cap,
+        access: ibv_access_flags,
+    ) -> Result<Unconnected, Errno> {
         let init = ibv_qp_init_attr { cap, qp_type: ibv_qp_type::IBV_QPT_RC, ..Default::default() };
-        let qp = Qp::new(&self.pd, cq, init)?;
+        let qp = Qp::new(pd, cq, init)?;
         let attr = ibv_qp_attr {
             qp_state: ibv_qp_state::IBV_QPS_INIT,
             qp_access_flags: access.0,

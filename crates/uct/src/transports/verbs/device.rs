@@ -1,5 +1,6 @@
 //! A device, its port, and what its queue pairs and registrations are made of.
 
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 use rdma_core_sys::{DeviceList, ibv_access_flags, ibv_gid_type, ibv_mtu, ibv_port_state, ibv_qp_cap};
@@ -42,6 +43,7 @@ pub(super) struct Port {
     pub(super) number: u8,
     pub(super) lid: u16,
     pub(super) mtu: ibv_mtu,
+    pub(super) is_ethernet: bool,
     /// Of an Ethernet port always, of others where there is one.
     pub(super) gid: Option<Gid>,
 }
@@ -83,6 +85,12 @@ fn choose(entries: impl IntoIterator<Item = (u8, [u8; 16], Option<u32>)>) -> Opt
 }
 
 impl Port {
+    /// The IP address that its GID stands for (InfiniBand Architecture, annex A17: RoCE v2); `None`: it has none that can be told to others.
+    pub(super) fn ip(self) -> Option<IpAddr> {
+        let address = Ipv6Addr::from(self.gid.filter(|_| self.is_ethernet)?.raw);
+        (!address.is_unicast_link_local()).then(|| address.to_canonical())
+    }
+
     /// The first port of `count` that is up, with an address.
     fn find(context: &Context, count: u8) -> Result<Self, OpenError> {
         let mut why = OpenError::Missing {
@@ -107,7 +115,8 @@ impl Port {
                 };
                 continue;
             }
-            return Ok(Self { number, lid: attr.lid, mtu: attr.active_mtu, gid });
+            let is_ethernet = attr.link_layer == ETHERNET;
+            return Ok(Self { number, lid: attr.lid, mtu: attr.active_mtu, is_ethernet, gid });
         }
         Err(why)
     }
@@ -157,6 +166,17 @@ impl Device {
     /// Registers pages of this process for local use.
     pub(super) fn register(&self, address: usize, len: usize, writes: bool) -> Result<Mr, RegError> {
         Mr::local(&self.pd, address, len, writes).map_err(|errno| reg_error(errno, len as u64))
+    }
+}
+
+/// What peers may do with exported memory: read it, and write it where `writes`.
+pub(super) fn remote_access(writes: bool) -> ibv_access_flags {
+    if writes {
+        ibv_access_flags::IBV_ACCESS_LOCAL_WRITE
+            | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE
+            | ibv_access_flags::IBV_ACCESS_REMOTE_READ
+    } else {
+        ibv_access_flags::IBV_ACCESS_REMOTE_READ
     }
 }
 

@@ -8,15 +8,18 @@
 
 #![allow(unsafe_code)]
 
+use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::between::{self, Far, Side};
 use super::command;
 use super::device::Device;
 use super::md::VerbsMemh;
 use super::queue::{FRAGMENT, Near, Queue, Remote, Way};
+use super::remote::RemoteImport;
 use crate::api::Attachment;
 use crate::export::{Gate, PeerObserver};
 use crate::memory::{
@@ -68,13 +71,23 @@ impl VerbsImport {
         import
     }
 
+    /// Whether it is in this device's protection domain.
+    pub(super) fn is_of(&self, device: &Arc<Device>) -> bool {
+        Arc::ptr_eq(&self.device, device)
+    }
+
+    /// The memory from `at` bytes behind `offset` on, for requests of the device it is registered with.
+    pub(super) fn near(&self, offset: u64, at: usize) -> Near {
+        Near { address: self.address.wrapping_add(offset), lkey: self.keys.lkey }.at(at)
+    }
+
     fn remote(&self, offset: u64, at: usize) -> Remote {
         Remote { address: self.address.wrapping_add(offset).wrapping_add(at as u64), rkey: self.keys.rkey }
     }
 
     /// As [`Gate::in_steps`]. Of a queue pair that is connected to itself both halves fail when the registration has ended, and which of the two is told
     /// first is chance: that the export is over is told by the gate.
-    fn in_steps(
+    pub(super) fn in_steps(
         &self,
         len: usize,
         step: impl FnMut(Range<usize>) -> Result<(), AccessError>,
@@ -153,6 +166,40 @@ impl Attachment for VerbsImport {
         check_range(offset, dst.len(), self.len)?;
         // SAFETY: an operand, borrowed for writing, and its registration (module rule).
         unsafe { self.move_registered(Way::Get, (dst.memh(), dst.address()), offset, dst.len()) }
+    }
+
+    fn put_attached(
+        &self,
+        offset: u64,
+        (from, at): (&(dyn Attachment + 'static), u64),
+        len: usize,
+    ) -> Option<Result<(), AccessError>> {
+        let far = (from as &dyn Any).downcast_ref::<RemoteImport>().filter(|far| far.is_of(&self.device))?;
+        if let Err(error) = self.rights.check_write() {
+            return Some(Err(error));
+        }
+        let moved = between::direct(Way::Get, (self, offset), Far { import: far, offset: at }, len);
+        Some(moved.map_err(|error| match error {
+            Side::Source(error) => error.of_imported_operand(),
+            Side::Target(error) => error,
+        }))
+    }
+
+    fn get_attached(
+        &self,
+        offset: u64,
+        (to, at): (&(dyn Attachment + 'static), u64),
+        len: usize,
+    ) -> Option<Result<(), AccessError>> {
+        let far = (to as &dyn Any).downcast_ref::<RemoteImport>().filter(|far| far.is_of(&self.device))?;
+        if let Err(error) = far.rights().check_write() {
+            return Some(Err(error.of_imported_operand()));
+        }
+        let moved = between::direct(Way::Put, (self, offset), Far { import: far, offset: at }, len);
+        Some(moved.map_err(|error| match error {
+            Side::Source(error) => error,
+            Side::Target(error) => error.of_imported_operand(),
+        }))
     }
 
     fn check(&self) -> Result<(), StaleReason> {

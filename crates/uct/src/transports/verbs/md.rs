@@ -1,18 +1,20 @@
 //! The memory domain of `verbs`.
 
-use std::sync::{Arc, OnceLock};
+use std::net::IpAddr;
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use ucs::mem::Access;
 use ucs::mem::page::{PageRange, page_size};
 
-use super::SHARE;
 use super::device::Device;
 use super::import::VerbsImport;
 use super::mkey::{self, Mkey};
 use super::placer::DevicePlacer;
 use super::queue::Queue;
+use super::remote::{At, Exports, Importers};
 use super::sys::Mr;
+use super::{REMOTE, SHARE};
 use crate::api::{
     AllocError, AttachError, AttachRequest, Attached, ComponentId, GlobalId, LinearCost, LocalMemh, Md,
     MdAttr, MdFlags, MdParams, MemTypes, Memh, OpenError, PackError, PackFlags, RegError,
@@ -32,8 +34,35 @@ pub struct VerbsMd {
     loopback: Arc<Queue>,
     params: MdParams,
     patience: Duration,
+    /// Whether it registers exported memory in domains of processes of its user, and has exporters do so.
+    shares: bool,
     /// Kept for the service, which asks it as long as it lives.
     _placer: Option<Arc<dyn Placer>>,
+    /// `None`: memory of other machines is neither exported nor imported.
+    remote: Option<RemoteSide>,
+}
+
+/// What a memory domain has for other machines.
+#[derive(Debug)]
+struct RemoteSide {
+    importers: Importers,
+    exports: Arc<Exports>,
+    address: IpAddr,
+    kind: u16,
+}
+
+/// The first number of calls to the service of other machines; each device of a context has one of its own.
+const FIRST_KIND: u16 = 0x100;
+
+impl RemoteSide {
+    fn open(device: &Arc<Device>, params: &MdParams) -> Option<Self> {
+        let address = device.port.ip()?;
+        let exports = Arc::new(Exports::new(device, &params.exports));
+        let responder: Weak<Exports> = Arc::downgrade(&exports);
+        let kind = params.service.respond_anew(FIRST_KIND, responder)?;
+        let importers = Importers::new(device, &params.service, params.config.get(&IMPORT_TIMEOUT));
+        Some(Self { importers, exports, address, kind })
+    }
 }
 
 impl VerbsMd {
@@ -51,7 +80,9 @@ impl VerbsMd {
             params.service.place_by(Arc::downgrade(&placer));
             placer
         });
-        let shared = if is_shared {
+        let remote = params.config.get(&REMOTE).then(|| RemoteSide::open(&device, params)).flatten();
+        let exports = is_shared || remote.is_some();
+        let exported = if exports {
             MdFlags::EXPORTED_MKEY | MdFlags::INVALIDATE | MdFlags::REVOCABLE
         } else {
             MdFlags::empty()
@@ -59,7 +90,7 @@ impl VerbsMd {
         let scope = [&boot[..], &device.context.guid()].concat();
         let attr = MdAttr {
             component: ComponentId::VERBS,
-            flags: MdFlags::REG | MdFlags::NEED_MEMH | shared,
+            flags: MdFlags::REG | MdFlags::NEED_MEMH | exported,
             max_alloc: 0,
             max_reg: device.max_mr,
             reg_alignment: page_size(),
@@ -70,14 +101,15 @@ impl VerbsMd {
             reg_mem_types: MemTypes::HOST,
             access_mem_types: MemTypes::HOST,
             rkey_packed_size: 0,
-            exported_mkey_packed_size: if is_shared { mkey::LEN } else { 0 },
+            exported_mkey_packed_size: if exports { mkey::LEN } else { 0 },
             global_id: GlobalId::new(&scope)
                 .ok_or(OpenError::Missing { what: "room for the global id", remedy: "report this" })?,
             local_cpus: String::new(),
         };
         let loopback = Arc::new(Queue::new(&device));
         let patience = params.config.get(&IMPORT_TIMEOUT);
-        Ok(Self { attr, device, loopback, params: params.clone(), patience, _placer: placer })
+        let (params, shares) = (params.clone(), is_shared);
+        Ok(Self { attr, device, loopback, params, patience, shares, _placer: placer, remote })
     }
 }
 
@@ -97,10 +129,16 @@ impl Md for VerbsMd {
     }
 
     fn reg(&self, mem: &Arc<LocalMem>) -> Result<Box<dyn Memh>, RegError> {
-        let service = Arc::clone(&self.params.service);
-        let guid = self.device.context.guid();
-        let exports = self.attr.flags.contains(MdFlags::EXPORTED_MKEY);
-        Ok(Box::new(ExportMemh { _mem: Arc::clone(mem), service, guid, exports, key: OnceLock::new() }))
+        let net =
+            self.remote.as_ref().map(|remote| (remote.kind, remote.address, Arc::clone(&remote.exports)));
+        Ok(Box::new(ExportMemh {
+            _mem: Arc::clone(mem),
+            service: Arc::clone(&self.params.service),
+            guid: self.device.context.guid(),
+            shares: self.shares,
+            net,
+            key: OnceLock::new(),
+        }))
     }
 
     fn reg_local(&self, range: PageRange, access: Access) -> Result<Box<dyn LocalMemh>, RegError> {
@@ -108,16 +146,54 @@ impl Md for VerbsMd {
         Ok(Box::new(VerbsMemh(self.device.register(range.start(), range.len(), writes)?)))
     }
 
+    /// A key of any exporter's: whether and how its memory is reached is seen then.
+    fn can_attach(&self, component: ComponentId, _global_id: &[u8]) -> bool {
+        component == ComponentId::VERBS
+    }
+
     fn attach(&self, request: &AttachRequest<'_>) -> Result<Attached, AttachError> {
         let key = Mkey::decode(request.mkey).map_err(AttachError::Malformed)?;
-        let Some(driver) = self.device.driver.filter(|_| self.attr.flags.contains(MdFlags::EXPORTED_MKEY))
-        else {
-            return Err(AttachError::Unreachable {
-                reason: "memory of other processes is not registered in this one's protection domain"
-                    .to_owned(),
-                remedy: "set UCX_VERBS_SHARE=y on both sides, which then trust each other fully",
-            });
+        let nearby = if key.guid == self.device.context.guid() && key.shares {
+            self.attach_nearby(request, &key)
+        } else {
+            Err(NOT_NEARBY)
         };
+        match (nearby, &self.remote, key.net) {
+            (Err(AttachError::Unreachable { reason, .. }), Some(remote), Some(_)) => {
+                tracing::debug!(
+                    reason,
+                    "exported memory is not registered in this process's protection domain"
+                );
+                remote.attach(request, &key)
+            }
+            (Err(AttachError::Unreachable { .. }), None, Some(_)) => Err(AttachError::Unreachable {
+                reason: "memory of other machines is not imported by this device".to_owned(),
+                remedy: "set UCX_VERBS_REMOTE=y, and give the device's network interface an IP address",
+            }),
+            (nearby, ..) => nearby,
+        }
+    }
+}
+
+/// What it means that memory is not registered in this process's domain, nor reached in another way.
+const NOT_NEARBY: AttachError = AttachError::Unreachable {
+    reason: String::new(),
+    remedy: "set UCX_VERBS_REMOTE=y for the exporter, or, on one machine, UCX_VERBS_SHARE=y on both sides, which then trust each other fully",
+};
+
+impl RemoteSide {
+    fn attach(&self, request: &AttachRequest<'_>, key: &Mkey) -> Result<Attached, AttachError> {
+        let (kind, address) = key.net.ok_or(NOT_NEARBY)?;
+        let at = At { uuid: &request.context_uuid, address, kind, guid: key.guid };
+        let claim = request.claim(key.slot, key.token);
+        let memory = self.importers.attach(&at, &claim, &request.deadline)?;
+        Ok(Attached { memory, how: format!("connected with its device at {}", address.ip()) })
+    }
+}
+
+impl VerbsMd {
+    fn attach_nearby(&self, request: &AttachRequest<'_>, key: &Mkey) -> Result<Attached, AttachError> {
+        let driver = self.device.driver.filter(|_| self.shares).ok_or(NOT_NEARBY)?;
         let name = name_of(&request.context_uuid).into_bytes();
         let exporter = Exporter::of(request, key.exporter, name, key.in_directory);
         let claim = request.claim(key.slot, key.token);
@@ -138,22 +214,26 @@ impl Md for VerbsMd {
     }
 }
 
-/// Exported memory: registered when an importer comes, in its domain.
+/// Exported memory: registered when an importer comes, for it.
 #[derive(Debug)]
 struct ExportMemh {
     _mem: Arc<LocalMem>,
     service: Arc<Service>,
     guid: [u8; 8],
-    exports: bool,
+    shares: bool,
+    /// The kind and address of the service of other machines. Who answers there lives as long as there is memory to attach.
+    net: Option<(u16, IpAddr, Arc<Exports>)>,
     /// A key, made at the first pack: of another export.
     key: OnceLock<[u8; mkey::LEN]>,
 }
 
 impl Memh for ExportMemh {
     fn packed_size(&self, flags: PackFlags) -> Result<usize, PackError> {
-        match (flags.contains(PackFlags::EXPORT), self.exports) {
+        match (flags.contains(PackFlags::EXPORT), self.shares || self.net.is_some()) {
             (true, true) => Ok(mkey::LEN),
-            (true, false) => Err(PackError::Unsupported("verbs exports memory with UCX_VERBS_SHARE=y only")),
+            (true, false) => Err(PackError::Unsupported(
+                "verbs exports memory with UCX_VERBS_SHARE=y or UCX_VERBS_REMOTE=y only",
+            )),
             (false, _) => Err(PackError::Unsupported("verbs packs exported keys only")),
         }
     }
@@ -161,7 +241,13 @@ impl Memh for ExportMemh {
     fn pack(&self, export: &Export, flags: PackFlags, out: &mut [u8]) -> Result<(), PackError> {
         PackError::check_size(self.packed_size(flags)?, out)?;
         self.service.serve()?;
-        let mut key = *self.key.get_or_init(|| self.key_of_an_export());
+        let mut key = match self.key.get() {
+            Some(key) => *key,
+            None => *self.key.get_or_init({
+                let key = self.key_of_an_export()?;
+                move || key
+            }),
+        };
         readdress(&mut key, export.claim());
         out.copy_from_slice(&key);
         Ok(())
@@ -169,7 +255,19 @@ impl Memh for ExportMemh {
 }
 
 impl ExportMemh {
-    fn key_of_an_export(&self) -> [u8; mkey::LEN] {
+    fn key_of_an_export(&self) -> Result<[u8; mkey::LEN], PackError> {
+        let net = match &self.net {
+            None => None,
+            Some((kind, address, _)) => match self.service.serve_net(&[*address]) {
+                Ok(listening) => listening.first().map(|at| (*kind, *at)),
+                // On this machine it can be imported all the same.
+                Err(error) if self.shares => {
+                    tracing::warn!(%error, "exported memory is not offered to other machines");
+                    None
+                }
+                Err(error) => return Err(error.into()),
+            },
+        };
         let mut bytes = [0; mkey::LEN];
         let key = Mkey {
             exporter: *self.service.me(),
@@ -177,9 +275,11 @@ impl ExportMemh {
             token: Token::from_bytes([0; 16]),
             guid: self.guid,
             in_directory: self.service.is_in_directory(),
+            shares: self.shares,
+            net,
         };
         let written = key.encode(&mut bytes);
         debug_assert!(written.is_ok(), "LEN holds a key");
-        bytes
+        Ok(bytes)
     }
 }

@@ -1,11 +1,17 @@
-//! The exported key of `verbs`: 80 bytes, little-endian.
+//! The exported key of `verbs`: 96 bytes, little-endian.
 //!
 //! ```text
 //!   0 head [64]        as of shm and cma (transports/mkey.rs)
 //!  64 device_guid [8]  the exporter's device, in network byte order
 //!  72 service_kind u8
-//!  73 reserved [7]     0
+//!  73 flags u8         bit 0: it registers its memory in domains of processes of its user
+//!  74 kind u16         of calls to the service of other machines
+//!  76 port u16         where that listens (TCP); 0: it does not
+//!  78 reserved u16     0
+//!  80 address [16]     IPv6, or an IPv4 address mapped to one (RFC 4291, 2.5.5.2)
 //! ```
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use crate::export::Token;
 use crate::process::Identity;
@@ -13,7 +19,9 @@ use crate::transports::mkey::{is_in_directory, read_head, service_kind, write_he
 use crate::wire::{NoRoom, Reader, Truncated, Writer};
 
 /// Bytes of a key.
-pub const LEN: usize = 80;
+pub const LEN: usize = 96;
+/// The flag of an exporter that registers its memory in domains of others.
+const SHARES: u8 = 1;
 
 /// What an exported key says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +36,10 @@ pub struct Mkey {
     pub guid: [u8; 8],
     /// Whether the exporter also listens in the directory that its UCX_SERVICE_DIR names.
     pub in_directory: bool,
+    /// Whether it registers its memory in domains of processes of its user.
+    pub shares: bool,
+    /// The kind of calls to the service of other machines, and where that listens.
+    pub net: Option<(u16, SocketAddr)>,
 }
 
 impl Mkey {
@@ -38,7 +50,13 @@ impl Mkey {
     pub fn encode(&self, out: &mut [u8]) -> Result<(), NoRoom> {
         let mut to = Writer::new(out);
         write_head(&mut to, &self.exporter, self.slot, &self.token)?;
-        to.bytes(&self.guid)?.u8(service_kind(self.in_directory))?.bytes(&[0; 7])?;
+        to.bytes(&self.guid)?.u8(service_kind(self.in_directory))?;
+        to.u8(if self.shares { SHARES } else { 0 })?;
+        let (kind, port, address) = match self.net {
+            Some((kind, at)) => (kind, at.port(), mapped(at.ip())),
+            None => (0, 0, [0; 16]),
+        };
+        to.u16(kind)?.u16(port)?.u16(0)?.bytes(&address)?;
         Ok(())
     }
 
@@ -48,21 +66,36 @@ impl Mkey {
     /// What is wrong with the bytes.
     pub fn decode(bytes: &[u8]) -> Result<Self, &'static str> {
         if bytes.len() != LEN {
-            return Err("a key of verbs has 80 bytes");
+            return Err("a key of verbs has 96 bytes");
         }
         Self::read(&mut Reader::new(bytes)).unwrap_or(Err("it ends too early"))
     }
 
     fn read(from: &mut Reader<'_>) -> Result<Result<Self, &'static str>, Truncated> {
         let (exporter, slot, token) = read_head(from)?;
-        let (guid, kind, reserved) = (from.array()?, from.u8()?, from.array::<7>()?);
-        let in_directory = match is_in_directory(kind) {
+        let (guid, service, flags) = (from.array()?, from.u8()?, from.u8()?);
+        let (kind, port, reserved) = (from.u16()?, from.u16()?, from.u16()?);
+        let address = from.array::<16>()?;
+        let in_directory = match is_in_directory(service) {
             Ok(in_directory) => in_directory,
             Err(wrong) => return Ok(Err(wrong)),
         };
-        if reserved != [0; 7] {
-            return Ok(Err("a reserved byte is not zero"));
+        if reserved != 0 || flags & !SHARES != 0 {
+            return Ok(Err("a reserved field is not zero"));
         }
-        Ok(Ok(Self { exporter, slot, token, guid, in_directory }))
+        if port == 0 && (kind != 0 || address != [0; 16]) {
+            return Ok(Err("an address without a port"));
+        }
+        let at = SocketAddr::new(Ipv6Addr::from(address).to_canonical(), port);
+        let net = (port != 0).then_some((kind, at));
+        Ok(Ok(Self { exporter, slot, token, guid, in_directory, shares: flags == SHARES, net }))
+    }
+}
+
+/// An address as IPv6.
+fn mapped(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
     }
 }

@@ -12,6 +12,7 @@
 //! processor copies. Who holds a command descriptor controls that context: it is done between processes of one user only, when both allow it by
 //! [`SHARE`].
 
+mod between;
 mod command;
 mod connection;
 mod device;
@@ -20,6 +21,7 @@ mod md;
 pub mod mkey;
 mod placer;
 mod queue;
+pub mod remote;
 mod sys;
 pub mod wire;
 
@@ -38,6 +40,13 @@ pub const SHARE: Var<bool> = Var::new(
     "Whether exported memory is registered in importers' RDMA protection domains: processes of one user, which trust each other fully",
 );
 
+/// Whether memory is exported to, and imported from, other machines.
+pub const REMOTE: Var<bool> = Var::new(
+    "UCX_VERBS_REMOTE",
+    "y",
+    "Whether exported memory is offered to other machines: a service listens at the IP address of the device's port (TCP)",
+);
+
 /// The component `verbs`.
 #[derive(Clone, Copy, Debug)]
 pub struct VerbsComponent;
@@ -51,7 +60,11 @@ pub const CAPABILITIES: &[Capability] = &[
         supported: true,
         note: "with UCX_VERBS_SHARE=y, to processes of the same user and boot that use the same device",
     },
-    Capability { name: "read-only", supported: true, note: "kept by the device" },
+    Capability {
+        name: "read-only",
+        supported: true,
+        note: "kept by the library, and for other machines by the device",
+    },
     Capability { name: "mapped-view", supported: false, note: "a device moves the bytes" },
     Capability { name: "invalidate", supported: true, note: "" },
     Capability { name: "address-bound", supported: false, note: "the pages that were mapped at the import" },
@@ -84,7 +97,7 @@ impl Component for VerbsComponent {
     }
 
     fn vars(&self) -> &'static [&'static dyn AnyVar] {
-        &[&SHARE]
+        &[&SHARE, &REMOTE]
     }
 
     fn query_mds(&self) -> Vec<MdResource> {

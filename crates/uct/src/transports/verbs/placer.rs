@@ -4,12 +4,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use rdma_core_sys::ibv_access_flags as Access;
 use rustix::fs::{FileType, fstat};
 use ucs::fork::{self, Generation};
 
 use super::command;
-use super::device::{Device, reg_error};
+use super::device::{Device, reg_error, remote_access};
 use crate::memory::{LocalMem, Rights};
 use crate::service::{Domain, Placed, Placement, Placer};
 
@@ -35,11 +34,7 @@ impl Placer for DevicePlacer {
         if !self.is_of(&domain.command) {
             return None;
         }
-        let access = if mem.rights().contains(Rights::WRITE) {
-            Access::IBV_ACCESS_LOCAL_WRITE | Access::IBV_ACCESS_REMOTE_WRITE | Access::IBV_ACCESS_REMOTE_READ
-        } else {
-            Access::IBV_ACCESS_REMOTE_READ
-        };
+        let access = remote_access(mem.rights().contains(Rights::WRITE));
         let range = (mem.address(), mem.len() as u64);
         let registered = domain.command.try_clone().map_err(|error| error.to_string()).and_then(|command| {
             let registered = command::register(command.as_fd(), driver, domain.number, range, access);
@@ -54,7 +49,7 @@ impl Placer for DevicePlacer {
                 mem,
             };
             let placement: Arc<dyn Placement> = Arc::new(placement);
-            Ok(Placed { placement, lkey: registered.lkey, rkey: registered.rkey })
+            Ok(Placed { placement, handle: registered.handle, lkey: registered.lkey, rkey: registered.rkey })
         });
         Some(registered)
     }
@@ -87,10 +82,6 @@ impl Placement for InDomain {
             .map_err(|errno| format!("the kernel says {errno}"))?;
         *mem = None;
         Ok(())
-    }
-
-    fn handle(&self) -> u32 {
-        self.handle
     }
 
     fn importer(&self) -> u32 {

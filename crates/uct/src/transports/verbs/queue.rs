@@ -125,9 +125,71 @@ impl Queue {
         Self { device: Arc::clone(device), plain: lane(0), long: lane(1) }
     }
 
+    /// Connects both lanes now.
+    pub(super) fn connect(&self, connect: &dyn Connect) -> Result<(), AccessError> {
+        for lane in [&self.plain, &self.long] {
+            Flight::begin(&self.device, lane.lock(), connect)?;
+        }
+        Ok(())
+    }
+
+    /// The long lane, for requests that go along with those of other queues, or with accesses to other memory.
+    pub(super) fn long(&self, connect: &dyn Connect) -> Result<Flight<'_>, AccessError> {
+        Flight::begin(&self.device, self.long.lock(), connect)
+    }
+
     fn flight(&self, len: usize, connect: &dyn Connect) -> Result<Flight<'_>, AccessError> {
         let lane = if len < LONG { &self.plain } else { &self.long };
         Flight::begin(&self.device, lane.lock(), connect)
+    }
+
+    /// Copies `len` bytes to the other process's memory; `read` fills a part of them, while others are on their way.
+    pub(super) fn write_from(
+        &self,
+        remote: Remote,
+        len: usize,
+        connect: &dyn Connect,
+        mut read: impl FnMut(usize, &mut [u8]) -> Result<(), AccessError>,
+    ) -> Result<(), AccessError> {
+        let mut flight = self.long(connect)?;
+        flight.have_bounce()?;
+        let mut copy = vec![0; FRAGMENT.min(len)];
+        let mut result = Ok(());
+        for (index, at) in (0..len).step_by(FRAGMENT).enumerate() {
+            let part = copy.get_mut(..FRAGMENT.min(len - at)).unwrap_or_default();
+            result = read(at, part).and_then(|()| flight.put_fragment(index, remote.at(at), part));
+            if result.is_err() {
+                break;
+            }
+        }
+        // Also where what is read could not be: what was on its way before has been moved then.
+        let drained = flight.drain();
+        result.and(drained).map_err(|error| error.moved((flight.completed * FRAGMENT).min(len) as u64))
+    }
+
+    /// Copies `len` bytes from the other process's memory; `write` takes a part of them, while others are on their way.
+    pub(super) fn read_into(
+        &self,
+        remote: Remote,
+        len: usize,
+        connect: &dyn Connect,
+        mut write: impl FnMut(usize, &[u8]) -> Result<(), AccessError>,
+    ) -> Result<(), AccessError> {
+        let mut flight = self.long(connect)?;
+        flight.have_bounce()?;
+        let mut copy = vec![0; FRAGMENT.min(len)];
+        for (index, at) in (0..len).step_by(FRAGMENT).enumerate() {
+            while flight.posted * FRAGMENT < len && flight.posted < index + FRAGMENTS {
+                let next = flight.posted * FRAGMENT;
+                let posted = flight.get_fragment(flight.posted, remote.at(next), FRAGMENT.min(len - next));
+                posted.map_err(|error| error.moved(at as u64))?;
+            }
+            flight.completes(index).map_err(|error| error.moved(at as u64))?;
+            let part = copy.get_mut(..FRAGMENT.min(len - at)).unwrap_or_default();
+            flight.copy_out(index, part)?;
+            write(at, part).map_err(|error| error.after(at as u64))?;
+        }
+        Ok(())
     }
 
     /// Moves `len` bytes of memory in this device's protection domain.

@@ -23,6 +23,8 @@ use rdma_core_sys::{
 use rustix::io::Errno;
 use ucs::fork::{self, Generation};
 
+use crate::memory::LocalMem;
+
 /// What a function that answers null has left in errno.
 fn last_errno() -> Errno {
     Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)
@@ -193,9 +195,39 @@ impl Mr {
         Ok(Self { raw: made(raw)?, pd: Arc::clone(pd) })
     }
 
+    /// Registers `mem` for peers, who may do with it what `access` says.
+    ///
+    /// What they then do is what exporting memory with those rights allows (contract of [`LocalMem`]): `mem` is to be kept until the
+    /// registration has ended.
+    pub(super) fn remote(pd: &Arc<Pd>, mem: &LocalMem, access: ibv_access_flags) -> Result<Self, Errno> {
+        let at = ptr::with_exposed_provenance_mut(usize::try_from(mem.address()).map_err(|_| Errno::FAULT)?);
+        // SAFETY: an open domain; as in `local`, but for who reaches it.
+        let raw = unsafe { pd.context.library.ibv_reg_mr(pd.raw.as_ptr(), at, mem.len(), access) };
+        Ok(Self { raw: made(raw)?, pd: Arc::clone(pd) })
+    }
+
     pub(super) fn lkey(&self) -> u32 {
         // SAFETY: a registration that lives.
         unsafe { self.raw.as_ref() }.lkey
+    }
+
+    pub(super) fn rkey(&self) -> u32 {
+        // SAFETY: a registration that lives.
+        unsafe { self.raw.as_ref() }.rkey
+    }
+
+    /// Ends it; it is given back where the device does not.
+    pub(super) fn end(self) -> Result<(), (Self, Errno)> {
+        // SAFETY: requests that name it have completed (module rule), or are a peer's, and the device ends those first.
+        match done(unsafe { self.pd.context.library.ibv_dereg_mr(self.raw.as_ptr()) }) {
+            Ok(()) => {
+                let this = mem::ManuallyDrop::new(self);
+                // SAFETY: read once: `this` is not used any more.
+                drop(unsafe { ptr::read(&this.pd) });
+                Ok(())
+            }
+            Err(errno) => Err((self, errno)),
+        }
     }
 
     /// Whether it is one of this domain: its key means something else in another.

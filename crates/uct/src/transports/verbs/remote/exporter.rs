@@ -1,0 +1,240 @@
+//! The exporter's side: a protection domain per importer.
+
+use std::collections::hash_map::Entry as MapEntry;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rdma_core_sys::{ibv_access_flags as Access, ibv_qp_cap};
+use ucs::Status;
+use ucs::fork::{self, Generation};
+
+use super::wire::{Attached, LANES, Request, Subject};
+use crate::export::{Claim, ExportTable, Refusal};
+use crate::memory::{LocalMem, Rights};
+use crate::service::{ConnId, Placement, Responder, Secret};
+use crate::transports::verbs::device::{Device, remote_access};
+use crate::transports::verbs::sys::{Cq, Mr, Pd, Qp};
+use crate::transports::verbs::wire::QpAddress;
+
+/// Exports that one importer may have attached at once.
+const MAX_ATTACHED: usize = 4096;
+/// Keys that one importer may get before it has to connect anew.
+const MAX_KEYS: usize = 1 << 20;
+/// How often a registration whose key this importer has had before is made again.
+const TRIES: usize = 64;
+/// A queue pair that only answers: nothing is posted to it.
+const ANSWERS: ibv_qp_cap =
+    ibv_qp_cap { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+
+/// Answers importers of other machines.
+#[derive(Debug)]
+pub(in crate::transports::verbs) struct Exports {
+    device: Arc<Device>,
+    table: Arc<ExportTable>,
+    guests: Mutex<HashMap<ConnId, Guest>>,
+}
+
+/// An importer: what it has of this device. Dropped in this order.
+#[derive(Debug)]
+struct Guest {
+    lanes: [Option<Qp>; LANES as usize],
+    attached: HashMap<u64, Entry>,
+    /// All keys it ever got: a request that comes late for an export that is over must find no other one.
+    keys: HashSet<u32>,
+    pd: Arc<Pd>,
+}
+
+/// An export that it has attached.
+#[derive(Debug)]
+struct Entry {
+    placement: Arc<ForGuest>,
+    rkey: u32,
+    /// How often it has.
+    count: usize,
+}
+
+/// A registration in its protection domain.
+#[derive(Debug)]
+struct ForGuest {
+    generation: Generation,
+    /// The memory is kept until the registration is ended; none afterwards.
+    registered: Mutex<Option<(Mr, Arc<LocalMem>)>>,
+}
+
+impl ForGuest {
+    fn is_over(&self) -> bool {
+        self.registered.lock().is_none()
+    }
+}
+
+impl Placement for ForGuest {
+    fn end(&self) -> Result<(), String> {
+        if !self.generation.is_current() {
+            return Ok(()); // it is the parent's
+        }
+        let mut registered = self.registered.lock();
+        let Some((mr, mem)) = registered.take() else { return Ok(()) };
+        mr.end().map_err(|(mr, errno)| {
+            *registered = Some((mr, mem));
+            format!("ibv_dereg_mr: {errno}")
+        })
+    }
+
+    fn importer(&self) -> u32 {
+        0
+    }
+}
+
+impl Drop for ForGuest {
+    fn drop(&mut self) {
+        if let Err(why) = self.end() {
+            tracing::error!(
+                why,
+                "a registration for an importer was not ended: its memory is never given back"
+            );
+            std::mem::forget(self.registered.get_mut().take());
+        }
+    }
+}
+
+impl Exports {
+    pub(in crate::transports::verbs) fn new(device: &Arc<Device>, table: &Arc<ExportTable>) -> Self {
+        Self { device: Arc::clone(device), table: Arc::clone(table), guests: Mutex::default() }
+    }
+
+    fn attach(&self, conn: ConnId, subject: &Subject) -> Result<Attached, Status> {
+        let Secret::Live(token) = self.table.secret(subject.slot, subject.id) else {
+            return Err(Status::Stale);
+        };
+        let Subject { slot, id, epoch, address, length, .. } = *subject;
+        let claim = Claim { slot, id, epoch, address, length, token };
+        let mem = self.table.verify(&claim).map_err(|refusal| match refusal {
+            Refusal::Mismatch => Status::InvalidParam,
+            _ => Status::Stale,
+        })?;
+        let rights = mem.rights();
+        let attached = self.enter(conn, &claim, &mem);
+        self.table.let_go(mem);
+        Ok(Attached { rkey: attached?, rights })
+    }
+
+    /// The key of the registration of `mem` for this importer.
+    fn enter(&self, conn: ConnId, claim: &Claim, mem: &Arc<LocalMem>) -> Result<u32, Status> {
+        let mut guests = self.guests.lock();
+        let guest = match guests.entry(conn) {
+            MapEntry::Occupied(known) => known.into_mut(),
+            MapEntry::Vacant(new) => {
+                let pd = Pd::new(&self.device.context).map_err(|errno| no_resource("ibv_alloc_pd", errno))?;
+                let (attached, keys) = (HashMap::new(), HashSet::new());
+                new.insert(Guest { lanes: Default::default(), attached, keys, pd: Arc::new(pd) })
+            }
+        };
+        if let Some(entry) = guest.attached.get_mut(&claim.id)
+            && !entry.placement.is_over()
+        {
+            entry.count += 1;
+            return Ok(entry.rkey);
+        }
+        if guest.attached.len() >= MAX_ATTACHED {
+            guest.attached.retain(|_, entry| !entry.placement.is_over());
+        }
+        if guest.attached.len() >= MAX_ATTACHED || guest.keys.len() >= MAX_KEYS {
+            return Err(Status::NoResource);
+        }
+        let mr = guest.register(mem)?;
+        let rkey = mr.rkey();
+        let registered = Mutex::new(Some((mr, Arc::clone(mem))));
+        let placement = Arc::new(ForGuest { generation: fork::generation(), registered });
+        let known: Arc<dyn Placement> = Arc::clone(&placement) as Arc<dyn Placement>;
+        if !self.table.add_placement(claim, &known) {
+            return Err(Status::Stale); // revoked meanwhile
+        }
+        guest.attached.insert(claim.id, Entry { placement, rkey, count: 1 });
+        Ok(rkey)
+    }
+
+    fn connect(&self, conn: ConnId, lane: u8, peer: &QpAddress) -> Result<QpAddress, Status> {
+        let mut guests = self.guests.lock();
+        let guest = guests.get_mut(&conn).ok_or(Status::InvalidParam)?;
+        let lane = guest.lanes.get_mut(usize::from(lane)).ok_or(Status::InvalidParam)?;
+        *lane = None; // it has failed, or its importer would not ask
+        let cq = Cq::new(&self.device.context, 1).map_err(|errno| no_resource("ibv_create_cq", errno))?;
+        let access = Access::IBV_ACCESS_REMOTE_WRITE | Access::IBV_ACCESS_REMOTE_READ;
+        let unconnected = self.device.queue_pair_in(&guest.pd, cq, ANSWERS, access);
+        let unconnected = unconnected.map_err(|errno| no_resource("ibv_create_qp", errno))?;
+        let address = unconnected.address();
+        *lane = Some(unconnected.connect(peer).map_err(|errno| {
+            tracing::warn!(%errno, "an importer's queue pair cannot be connected with");
+            Status::Unreachable
+        })?);
+        Ok(address)
+    }
+
+    fn detach(&self, conn: ConnId, subject: &Subject) {
+        let mut guests = self.guests.lock();
+        let Some(guest) = guests.get_mut(&conn) else { return };
+        let Some(entry) = guest.attached.get_mut(&subject.id) else { return };
+        entry.count -= 1;
+        if entry.count == 0
+            && let Some(entry) = guest.attached.remove(&subject.id)
+        {
+            self.forget(subject.id, entry);
+        }
+    }
+
+    fn forget(&self, id: u64, entry: Entry) {
+        let known: Arc<dyn Placement> = entry.placement;
+        self.table.remove_placement(id, &known);
+    }
+}
+
+fn no_resource(call: &str, errno: rustix::io::Errno) -> Status {
+    tracing::warn!(call, %errno, "an importer of another machine is refused");
+    Status::NoResource
+}
+
+impl Guest {
+    /// Registers memory in its domain, under a key that it has never had.
+    fn register(&mut self, mem: &Arc<LocalMem>) -> Result<Mr, Status> {
+        let access = remote_access(mem.rights().contains(Rights::WRITE));
+        let mut had_before = Vec::new(); // as long as these are there, their keys are taken
+        for _ in 0..TRIES {
+            let mr = Mr::remote(&self.pd, mem, access).map_err(|errno| no_resource("ibv_reg_mr", errno))?;
+            if self.keys.insert(mr.rkey()) {
+                return Ok(mr);
+            }
+            had_before.push(mr);
+        }
+        Err(Status::NoResource)
+    }
+}
+
+impl Responder for Exports {
+    fn secret(&self, subject: &[u8]) -> Secret {
+        match Subject::decode(subject) {
+            Ok(subject) if subject.guid == self.device.context.guid() => {
+                self.table.secret(subject.slot, subject.id)
+            }
+            _ => Secret::Unknown,
+        }
+    }
+
+    fn call(&self, conn: ConnId, subject: &[u8], request: &[u8]) -> Result<Vec<u8>, Status> {
+        let subject = Subject::decode(subject).map_err(|_| Status::InvalidParam)?;
+        match Request::decode(request).map_err(|_| Status::InvalidParam)? {
+            Request::Attach => Ok(self.attach(conn, &subject)?.encode().to_vec()),
+            Request::Connect { lane, address } => Ok(self.connect(conn, lane, &address)?.encode().to_vec()),
+            Request::Detach => {
+                self.detach(conn, &subject);
+                Ok(Vec::new())
+            }
+        }
+    }
+
+    fn ended(&self, conn: ConnId) {
+        let Some(mut guest) = self.guests.lock().remove(&conn) else { return };
+        guest.lanes = Default::default();
+        guest.attached.drain().for_each(|(id, entry)| self.forget(id, entry));
+    }
+}

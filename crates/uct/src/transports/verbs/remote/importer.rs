@@ -1,0 +1,406 @@
+//! The importer's side: queue pairs that are connected with the exporter's.
+//!
+//! # Safety
+//! A remote range is one of another process's memory, by its key: the exporter's device checks bounds and rights. Where the exporter is this very
+//! process, that is memory which a region of it exports, and which others may change at any time (contract of
+//! [`LocalMem`](crate::memory::LocalMem)). A local range is an operand, borrowed during the call, with a registration of its pages (contract of
+//! [`Local::memh`]); it is written only if it is a [`LocalMut`].
+
+#![allow(unsafe_code)]
+
+use std::any::Any;
+use std::net::SocketAddr;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rdma_core_sys::ibv_access_flags;
+use ucs::fork::{self, Generation};
+use ucs::sync::{AtomicBool, Ordering};
+use ucs::time::Deadline;
+
+use super::wire::{Attached, Request, Subject};
+use crate::api::{AttachError, Attachment};
+use crate::export::{Claim, Token};
+use crate::memory::{
+    AccessError, DeviceReason, Local, LocalMut, MappedView, OperandReason, Rights, StaleReason, check_range,
+};
+use crate::service::{NetError, NetLink, Service};
+use crate::transports::verbs::between::{self, Far, Side};
+use crate::transports::verbs::device::{DEPTH, Device, REQUESTS};
+use crate::transports::verbs::import::VerbsImport;
+use crate::transports::verbs::md::VerbsMemh;
+use crate::transports::verbs::queue::{self, Connect, FRAGMENT, Near, Queue, Remote, Way};
+use crate::transports::verbs::sys::{Cq, Qp};
+use crate::transports::verbs::wire::QpAddress;
+
+/// How long a drop waits until other calls to the exporter have been answered.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// The exporters of other machines that a memory domain has attached memory of.
+#[derive(Debug)]
+pub(in crate::transports::verbs) struct Importers {
+    device: Arc<Device>,
+    service: Arc<Service>,
+    patience: Duration,
+    peers: Mutex<Vec<Weak<Peer>>>,
+}
+
+/// An exporter.
+#[derive(Debug)]
+struct Peer {
+    queue: Queue,
+    link: Arc<NetLink>,
+}
+
+/// Where an export is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::transports::verbs) struct At<'a> {
+    pub(in crate::transports::verbs) uuid: &'a [u8; 16],
+    pub(in crate::transports::verbs) address: SocketAddr,
+    pub(in crate::transports::verbs) kind: u16,
+    pub(in crate::transports::verbs) guid: [u8; 8],
+}
+
+impl Importers {
+    pub(in crate::transports::verbs) fn new(
+        device: &Arc<Device>,
+        service: &Arc<Service>,
+        patience: Duration,
+    ) -> Self {
+        let (device, service) = (Arc::clone(device), Arc::clone(service));
+        Self { device, service, patience, peers: Mutex::default() }
+    }
+
+    /// Attaches an export of another machine, or of this one.
+    pub(in crate::transports::verbs) fn attach(
+        &self,
+        at: &At<'_>,
+        claim: &Claim,
+        deadline: &Deadline,
+    ) -> Result<Arc<dyn Attachment>, AttachError> {
+        let subject = Subject::new(at.guid, claim).encode();
+        let asked = Request::Attach.encode();
+        let called =
+            self.service.call_net(at.uuid, &[at.address], at.kind, &subject, &claim.token, &asked, deadline);
+        let (link, reply) = called.map_err(AttachError::of_net)?;
+        let attached = Attached::decode(&reply).map_err(AttachError::Malformed)?;
+        let import = Arc::new(RemoteImport {
+            peer: self.peer(&link),
+            device: Arc::clone(&self.device),
+            kind: at.kind,
+            subject,
+            token: claim.token,
+            rkey: attached.rkey,
+            address: claim.address,
+            len: claim.length,
+            rights: attached.rights,
+            patience: self.patience,
+            is_over: AtomicBool::new(false),
+            generation: fork::generation(),
+        });
+        // Now: an exporter that is stopped later need not do anything.
+        import.peer.queue.connect(&*import).map_err(|error| AttachError::Unreachable {
+            reason: error.to_string(),
+            remedy: error.remedy(),
+        })?;
+        Ok(import)
+    }
+
+    fn peer(&self, link: &Arc<NetLink>) -> Arc<Peer> {
+        let mut peers = self.peers.lock();
+        peers.retain(|peer| peer.strong_count() > 0);
+        let mut known = peers.iter().filter_map(Weak::upgrade);
+        if let Some(peer) = known.find(|peer| Arc::ptr_eq(&peer.link, link)) {
+            return peer;
+        }
+        let queue = Queue::new(&self.device);
+        let peer = Arc::new(Peer { queue, link: Arc::clone(link) });
+        peers.push(Arc::downgrade(&peer));
+        peer
+    }
+}
+
+/// Memory of another machine.
+#[derive(Debug)]
+pub(in crate::transports::verbs) struct RemoteImport {
+    peer: Arc<Peer>,
+    device: Arc<Device>,
+    kind: u16,
+    subject: [u8; super::wire::SUBJECT_LEN],
+    token: Token,
+    rkey: u32,
+    /// Where the exporter has it.
+    address: u64,
+    len: u64,
+    rights: Rights,
+    patience: Duration,
+    /// The exporter's device has refused its key.
+    is_over: AtomicBool,
+    generation: Generation,
+}
+
+impl Connect for RemoteImport {
+    fn connect(&self, lane: u8) -> Result<Qp, AccessError> {
+        let call = |call| move |errno| queue::device(DeviceReason::Call { call, errno });
+        let cq = Cq::new(&self.device.context, DEPTH).map_err(call("ibv_create_cq"))?;
+        // Its peer may do nothing with memory of this side's domain.
+        let unconnected = self.device.queue_pair(cq, REQUESTS, ibv_access_flags(0));
+        let unconnected = unconnected.map_err(call("ibv_create_qp"))?;
+        let request = Request::Connect { lane, address: unconnected.address() };
+        let reply = self.call(&request, self.patience).map_err(|error| self.failed(&error))?;
+        let not_connected = |what: &str| queue::device(DeviceReason::NotConnected { what: what.into() });
+        let peer = QpAddress::decode(&reply).map_err(not_connected)?;
+        unconnected.connect(&peer).map_err(call("ibv_modify_qp"))
+    }
+}
+
+impl RemoteImport {
+    fn call(&self, request: &Request, patience: Duration) -> Result<Vec<u8>, NetError> {
+        let deadline = Deadline::after(patience);
+        self.peer.link.call(self.kind, &self.subject, &self.token, &request.encode(), &deadline)
+    }
+
+    /// What a call that failed means for the access it was made for.
+    fn failed(&self, error: &NetError) -> AccessError {
+        match error {
+            NetError::Stale { .. } => AccessError::Stale { done: 0, why: StaleReason::Revoked },
+            _ if self.peer.link.state().is_gone() => {
+                AccessError::Stale { done: 0, why: StaleReason::ExporterGone }
+            }
+            error => queue::device(DeviceReason::NotConnected { what: error.to_string().into() }),
+        }
+    }
+
+    pub(in crate::transports::verbs) fn is_of(&self, device: &Arc<Device>) -> bool {
+        Arc::ptr_eq(&self.device, device)
+    }
+
+    pub(in crate::transports::verbs) fn queue(&self) -> &Queue {
+        &self.peer.queue
+    }
+
+    pub(in crate::transports::verbs) fn remote(&self, offset: u64) -> Remote {
+        Remote { address: self.address.wrapping_add(offset), rkey: self.rkey }
+    }
+
+    /// Whether it is of any use.
+    fn known(&self) -> Result<(), StaleReason> {
+        match () {
+            () if !self.generation.is_current() => Err(StaleReason::Forked),
+            () if self.is_over.load(Ordering::Acquire) => Err(StaleReason::Revoked),
+            () if self.peer.link.state().is_gone() => Err(StaleReason::ExporterGone),
+            () => Ok(()),
+        }
+    }
+
+    /// Has `access` done, if that is of any use, and takes note of what the exporter's device says.
+    fn during(&self, access: impl FnOnce() -> Result<(), AccessError>) -> Result<(), AccessError> {
+        self.known().map_err(|why| match why {
+            StaleReason::Forked => AccessError::Forked,
+            why => AccessError::Stale { done: 0, why },
+        })?;
+        access().map_err(|error| self.noted(error))
+    }
+
+    /// Takes note of what the exporter's device says.
+    fn noted(&self, error: AccessError) -> AccessError {
+        match error {
+            error @ AccessError::Stale { why: StaleReason::Revoked, .. } => {
+                self.is_over.store(true, Ordering::Release);
+                error
+            }
+            // Its queue pairs ended with it, perhaps before its connection.
+            AccessError::Device { done, .. } if self.peer.link.state().is_gone() => {
+                AccessError::Stale { done, why: StaleReason::ExporterGone }
+            }
+            error => error,
+        }
+    }
+
+    /// Moves `len` bytes between memory of this side's protection domain and `remote`, a part of this.
+    ///
+    /// # Safety
+    /// The memory may be read, or written where it is [`Way::Get`], so until this returns, and is registered so long.
+    pub(in crate::transports::verbs) unsafe fn move_near(
+        &self,
+        way: Way,
+        near: Near,
+        remote: Remote,
+        len: usize,
+    ) -> Result<(), AccessError> {
+        // SAFETY: the caller's promise.
+        self.during(|| unsafe { self.peer.queue.registered(way, near, remote, len, self) })
+    }
+
+    /// The other memory of a copy, if it has a way of its own: `outward` is to this one.
+    fn with_attached(
+        &self,
+        is_put: bool,
+        offset: u64,
+        (other, at): (&(dyn Attachment + 'static), u64),
+        len: usize,
+    ) -> Option<Result<(), AccessError>> {
+        if let Err(error) = self.during(|| Ok(())) {
+            return Some(Err(error));
+        }
+        let here = Far { import: self, offset };
+        let (way, other_any) = (if is_put { Way::Put } else { Way::Get }, other as &dyn Any);
+        let moved = if let Some(near) =
+            other_any.downcast_ref::<VerbsImport>().filter(|near| near.is_of(&self.device))
+        {
+            between::direct(way, (near, at), here, len)
+        } else {
+            let far = other_any.downcast_ref::<Self>().filter(|far| far.is_of(&self.device))?;
+            if let Err(error) = far.during(|| Ok(())) {
+                return Some(Err(error.of_imported_operand()));
+            }
+            let there = Far { import: far, offset: at };
+            let relayed =
+                if is_put { between::relay(there, here, len) } else { between::relay(here, there, len) };
+            relayed?.map_err(|error| match error {
+                Side::Source(error) => {
+                    Side::Source(if is_put { far.noted(error) } else { self.noted(error) })
+                }
+                Side::Target(error) => {
+                    Side::Target(if is_put { self.noted(error) } else { far.noted(error) })
+                }
+            })
+        };
+        Some(moved.map_err(|error| match error {
+            Side::Target(error) if is_put => error,
+            Side::Source(error) if !is_put => error,
+            Side::Source(error) | Side::Target(error) => error.of_imported_operand(),
+        }))
+    }
+
+    /// Moves an operand of `len` bytes at `local`.
+    ///
+    /// # Safety
+    /// It is borrowed, for writing where it is [`Way::Get`], and `memh` is of its pages.
+    unsafe fn move_registered(
+        &self,
+        way: Way,
+        (memh, local): (Option<&VerbsMemh>, Option<usize>),
+        offset: u64,
+        len: usize,
+    ) -> Result<(), AccessError> {
+        let missing = AccessError::Operand { done: 0, why: OperandReason::NotRegistered };
+        let memh = memh.filter(|memh| memh.0.is_of(&self.device.pd)); // its key would name other memory here
+        let (memh, local) = memh.zip(local).ok_or(missing)?;
+        let near = Near { address: local as u64, lkey: memh.0.lkey() };
+        // SAFETY: the operand, which the caller has borrowed so (module rule).
+        self.during(|| unsafe { self.peer.queue.registered(way, near, self.remote(offset), len, self) })
+    }
+}
+
+impl Attachment for RemoteImport {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn rights(&self) -> Rights {
+        self.rights
+    }
+
+    fn read(&self, offset: u64, dst: &mut [u8]) -> Result<(), AccessError> {
+        check_range(offset, dst.len(), self.len)?;
+        self.during(|| self.peer.queue.read(self.remote(offset), dst, self))
+    }
+
+    fn write(&self, offset: u64, src: &[u8]) -> Result<(), AccessError> {
+        self.rights.check_write()?;
+        check_range(offset, src.len(), self.len)?;
+        self.during(|| self.peer.queue.write(self.remote(offset), src, self))
+    }
+
+    fn good_piece(&self) -> usize {
+        FRAGMENT
+    }
+
+    fn put(&self, offset: u64, src: &Local<'_>) -> Result<(), AccessError> {
+        self.rights.check_write()?;
+        check_range(offset, src.len(), self.len)?;
+        if src.is_empty() {
+            return self.during(|| Ok(()));
+        }
+        // SAFETY: an operand, borrowed for reading, and its registration (module rule).
+        unsafe { self.move_registered(Way::Put, (src.memh(), src.address()), offset, src.len()) }
+    }
+
+    fn get(&self, offset: u64, dst: &mut LocalMut<'_>) -> Result<(), AccessError> {
+        check_range(offset, dst.len(), self.len)?;
+        if dst.is_empty() {
+            return self.during(|| Ok(()));
+        }
+        // SAFETY: an operand, borrowed for writing, and its registration (module rule).
+        unsafe { self.move_registered(Way::Get, (dst.memh(), dst.address()), offset, dst.len()) }
+    }
+
+    fn put_attached(
+        &self,
+        offset: u64,
+        from: (&(dyn Attachment + 'static), u64),
+        len: usize,
+    ) -> Option<Result<(), AccessError>> {
+        if let Err(error) = self.rights.check_write() {
+            return Some(Err(error));
+        }
+        if len == 0 {
+            return None;
+        }
+        self.with_attached(true, offset, from, len).or_else(|| {
+            let (memory, at) = from;
+            Some(self.during(|| {
+                self.peer.queue.write_from(self.remote(offset), len, self, |begin, part| {
+                    memory.read(at + begin as u64, part).map_err(AccessError::of_imported_operand)
+                })
+            }))
+        })
+    }
+
+    fn get_attached(
+        &self,
+        offset: u64,
+        to: (&(dyn Attachment + 'static), u64),
+        len: usize,
+    ) -> Option<Result<(), AccessError>> {
+        if let Err(error) = to.0.rights().check_write() {
+            return Some(Err(error.of_imported_operand()));
+        }
+        if len == 0 {
+            return None;
+        }
+        self.with_attached(false, offset, to, len).or_else(|| {
+            let (memory, at) = to;
+            Some(self.during(|| {
+                self.peer.queue.read_into(self.remote(offset), len, self, |begin, part| {
+                    memory.write(at + begin as u64, part).map_err(AccessError::of_imported_operand)
+                })
+            }))
+        })
+    }
+
+    /// Asks the exporter's device, which alone knows: reads a byte.
+    fn check(&self) -> Result<(), StaleReason> {
+        self.known()?;
+        match self.read(0, &mut [0]) {
+            Err(AccessError::Stale { why, .. }) => Err(why),
+            _ => Ok(()), // a device that has failed does not tell
+        }
+    }
+
+    fn view(&self) -> Option<MappedView<'_>> {
+        None
+    }
+}
+
+impl Drop for RemoteImport {
+    fn drop(&mut self) {
+        // Otherwise the registration ends with the connection, which the last import of this exporter ends.
+        if self.known().is_ok() {
+            let request = Request::Detach.encode();
+            let _ = self.peer.link.tell(self.kind, &self.subject, &self.token, &request, FAREWELL);
+        }
+    }
+}
