@@ -104,6 +104,11 @@ impl Side {
         self.md.attr().flags.contains(flag)
     }
 
+    /// Whether its keys lead to other machines: what it finds there, or not, may be somebody else's doing.
+    pub(crate) fn proves_less(&self) -> bool {
+        self.md.attr().global_id.as_bytes() == b"net"
+    }
+
     /// The kind of memory its exports are best made of.
     pub(crate) fn usual(&self) -> Kind {
         if self.has(MdFlags::ALLOC) { Kind::Allocated } else { Kind::Anonymous }

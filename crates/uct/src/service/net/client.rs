@@ -72,8 +72,11 @@ impl Stream {
     /// Whether the other side has sent its end already, or something that nobody asked for: no call will be answered.
     fn has_ended(&self) -> bool {
         let mut byte = [0; 1];
-        let peeked = recv(&*self.socket, &mut byte, RecvFlags::DONTWAIT | RecvFlags::PEEK);
-        !matches!(peeked, Err(Errno::AGAIN | Errno::INTR))
+        match recv(&*self.socket, &mut byte, RecvFlags::DONTWAIT | RecvFlags::PEEK) {
+            Ok((_, 1..)) => self.untaken == 0,
+            Err(Errno::AGAIN | Errno::INTR) => false,
+            _ => true,
+        }
     }
 
     /// Calls, and waits for the answer. [`NetError::Closed`]: not all of the call was sent, so it was not taken. Other errors that

@@ -26,10 +26,12 @@ use crate::service::server::name_of;
 use crate::service::{Exporter, Placer, Service};
 use crate::transports::mkey::readdress;
 
-/// The memory domain of a device: its global id is the system's boot, and the device's.
+/// The memory domain of a device: its global id is the network, or without other machines the system's boot and the device's guid.
 #[derive(Debug)]
 pub struct VerbsMd {
     attr: MdAttr,
+    /// What its keys mean something to without other machines.
+    nearby: GlobalId,
     device: Arc<Device>,
     loopback: Arc<Queue>,
     params: MdParams,
@@ -51,6 +53,8 @@ struct RemoteSide {
     kind: u16,
 }
 
+/// The global id of what means something wherever there is a way to.
+const NETWORK: &[u8] = b"net";
 /// The first number of calls to the service of other machines; each device of a context has one of its own.
 const FIRST_KIND: u16 = 0x100;
 
@@ -87,7 +91,9 @@ impl VerbsMd {
         } else {
             MdFlags::empty()
         };
-        let scope = [&boot[..], &device.context.guid()].concat();
+        let nearby = GlobalId::new(&[&boot[..], &device.context.guid()].concat());
+        let global_id = if remote.is_some() { GlobalId::new(NETWORK) } else { nearby.clone() };
+        let no_room = OpenError::Missing { what: "room for the global id", remedy: "report this" };
         let attr = MdAttr {
             component: ComponentId::VERBS,
             flags: MdFlags::REG | MdFlags::NEED_MEMH | exported,
@@ -102,14 +108,14 @@ impl VerbsMd {
             access_mem_types: MemTypes::HOST,
             rkey_packed_size: 0,
             exported_mkey_packed_size: if exports { mkey::LEN } else { 0 },
-            global_id: GlobalId::new(&scope)
-                .ok_or(OpenError::Missing { what: "room for the global id", remedy: "report this" })?,
+            global_id: global_id.ok_or(no_room.clone())?,
             local_cpus: String::new(),
         };
         let loopback = Arc::new(Queue::new(&device));
         let patience = params.config.get(&IMPORT_TIMEOUT);
         let (params, shares) = (params.clone(), is_shared);
-        Ok(Self { attr, device, loopback, params, patience, shares, _placer: placer, remote })
+        let nearby = nearby.ok_or(no_room)?;
+        Ok(Self { attr, nearby, device, loopback, params, patience, shares, _placer: placer, remote })
     }
 }
 
@@ -146,9 +152,9 @@ impl Md for VerbsMd {
         Ok(Box::new(VerbsMemh(self.device.register(range.start(), range.len(), writes)?)))
     }
 
-    /// A key of any exporter's: whether and how its memory is reached is seen then.
-    fn can_attach(&self, component: ComponentId, _global_id: &[u8]) -> bool {
-        component == ComponentId::VERBS
+    /// Also a key for other machines, where its exporter is on this one.
+    fn can_attach(&self, component: ComponentId, global_id: &[u8]) -> bool {
+        component == ComponentId::VERBS && (global_id == NETWORK || global_id == self.nearby.as_bytes())
     }
 
     fn attach(&self, request: &AttachRequest<'_>) -> Result<Attached, AttachError> {
@@ -156,7 +162,7 @@ impl Md for VerbsMd {
         let nearby = if key.guid == self.device.context.guid() && key.shares {
             self.attach_nearby(request, &key)
         } else {
-            Err(NOT_NEARBY)
+            Err(not_nearby())
         };
         match (nearby, &self.remote, key.net) {
             (Err(AttachError::Unreachable { reason, .. }), Some(remote), Some(_)) => {
@@ -176,14 +182,17 @@ impl Md for VerbsMd {
 }
 
 /// What it means that memory is not registered in this process's domain, nor reached in another way.
-const NOT_NEARBY: AttachError = AttachError::Unreachable {
-    reason: String::new(),
-    remedy: "set UCX_VERBS_REMOTE=y for the exporter, or, on one machine, UCX_VERBS_SHARE=y on both sides, which then trust each other fully",
-};
+fn not_nearby() -> AttachError {
+    AttachError::Unreachable {
+        reason: "its exporter does not offer it to other machines, and not to this process on its own"
+            .to_owned(),
+        remedy: "set UCX_VERBS_REMOTE=y for the exporter, or, on one machine, UCX_VERBS_SHARE=y on both sides, which then trust each other fully",
+    }
+}
 
 impl RemoteSide {
     fn attach(&self, request: &AttachRequest<'_>, key: &Mkey) -> Result<Attached, AttachError> {
-        let (kind, address) = key.net.ok_or(NOT_NEARBY)?;
+        let (kind, address) = key.net.ok_or_else(not_nearby)?;
         let at = At { uuid: &request.context_uuid, address, kind, guid: key.guid };
         let claim = request.claim(key.slot, key.token);
         let memory = self.importers.attach(&at, &claim, &request.deadline)?;
@@ -193,7 +202,7 @@ impl RemoteSide {
 
 impl VerbsMd {
     fn attach_nearby(&self, request: &AttachRequest<'_>, key: &Mkey) -> Result<Attached, AttachError> {
-        let driver = self.device.driver.filter(|_| self.shares).ok_or(NOT_NEARBY)?;
+        let driver = self.device.driver.filter(|_| self.shares).ok_or_else(not_nearby)?;
         let name = name_of(&request.context_uuid).into_bytes();
         let exporter = Exporter::of(request, key.exporter, name, key.in_directory);
         let claim = request.claim(key.slot, key.token);

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use rdma_core_sys::ibv_access_flags;
+use ucs::Status;
 use ucs::fork::{self, Generation};
 use ucs::sync::{AtomicBool, Ordering};
 use ucs::time::Deadline;
@@ -83,7 +84,16 @@ impl Importers {
         let asked = Request::Attach.encode();
         let called =
             self.service.call_net(at.uuid, &[at.address], at.kind, &subject, &claim.token, &asked, deadline);
-        let (link, reply) = called.map_err(AttachError::of_net)?;
+        let (link, reply) = called.map_err(|error| match error {
+            // Proven to come from the exporter.
+            NetError::Refused { status: Status::Stale, .. } => AttachError::Stale("it was revoked just now"),
+            NetError::Refused { status: Status::InvalidParam, .. } => AttachError::Mismatch,
+            NetError::Refused { status: Status::NoResource, address } => AttachError::Unreachable {
+                reason: format!("{address} cannot register it for this process"),
+                remedy: "see the exporter's log: raise its `ulimit -l`, or have fewer importers",
+            },
+            error => AttachError::of_net(error),
+        })?;
         let attached = Attached::decode(&reply).map_err(AttachError::Malformed)?;
         let import = Arc::new(RemoteImport {
             peer: self.peer(&link),
@@ -203,6 +213,14 @@ impl RemoteImport {
         access().map_err(|error| self.noted(error))
     }
 
+    /// An access to no bytes: it tells whether there could be one.
+    fn no_bytes(&self) -> Result<(), AccessError> {
+        self.check().map_err(|why| match why {
+            StaleReason::Forked => AccessError::Forked,
+            why => AccessError::Stale { done: 0, why },
+        })
+    }
+
     /// Takes note of what the exporter's device says.
     fn noted(&self, error: AccessError) -> AccessError {
         match error {
@@ -305,12 +323,18 @@ impl Attachment for RemoteImport {
 
     fn read(&self, offset: u64, dst: &mut [u8]) -> Result<(), AccessError> {
         check_range(offset, dst.len(), self.len)?;
+        if dst.is_empty() {
+            return self.no_bytes();
+        }
         self.during(|| self.peer.queue.read(self.remote(offset), dst, self))
     }
 
     fn write(&self, offset: u64, src: &[u8]) -> Result<(), AccessError> {
         self.rights.check_write()?;
         check_range(offset, src.len(), self.len)?;
+        if src.is_empty() {
+            return self.no_bytes();
+        }
         self.during(|| self.peer.queue.write(self.remote(offset), src, self))
     }
 
@@ -322,7 +346,7 @@ impl Attachment for RemoteImport {
         self.rights.check_write()?;
         check_range(offset, src.len(), self.len)?;
         if src.is_empty() {
-            return self.during(|| Ok(()));
+            return self.no_bytes();
         }
         // SAFETY: an operand, borrowed for reading, and its registration (module rule).
         unsafe { self.move_registered(Way::Put, (src.memh(), src.address()), offset, src.len()) }
@@ -331,7 +355,7 @@ impl Attachment for RemoteImport {
     fn get(&self, offset: u64, dst: &mut LocalMut<'_>) -> Result<(), AccessError> {
         check_range(offset, dst.len(), self.len)?;
         if dst.is_empty() {
-            return self.during(|| Ok(()));
+            return self.no_bytes();
         }
         // SAFETY: an operand, borrowed for writing, and its registration (module rule).
         unsafe { self.move_registered(Way::Get, (dst.memh(), dst.address()), offset, dst.len()) }
