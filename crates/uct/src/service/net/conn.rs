@@ -84,7 +84,8 @@ impl Conn {
                 Err(()) => return Next::Close,
             }
             let input = std::mem::take(&mut self.input);
-            if self.take(&input, responders).is_none() {
+            // A responder's last reference may be dropped there, which may panic, too.
+            if guarded(|| self.take(&input, responders)).flatten().is_none() {
                 return Next::Close;
             }
         }
@@ -198,7 +199,7 @@ impl Conn {
         let _ = shutdown(&self.socket, Shutdown::Both);
         for (_, responder) in self.called {
             if let Some(responder) = responder.upgrade() {
-                let _ = guarded(|| responder.ended(self.id));
+                let _ = guarded(move || responder.ended(self.id));
             }
         }
     }

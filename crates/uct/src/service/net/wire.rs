@@ -2,6 +2,8 @@
 //!
 //! A token is never sent: each call proves by HMAC-SHA256 that its sender has it, and each answer that the other side has it, too.
 
+use std::fmt;
+
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use ucs::Status;
@@ -212,7 +214,7 @@ fn finish(mac: Hmac<Sha256>) -> [u8; MAC_LEN] {
 }
 
 /// A call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Call<'a> {
     /// 1 for the first of a connection, and one more each time.
     pub sequence: u32,
@@ -224,6 +226,26 @@ pub struct Call<'a> {
     pub request: &'a [u8],
     /// The proof.
     pub mac: [u8; MAC_LEN],
+}
+
+impl fmt::Debug for Call<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Call")
+            .field("sequence", &self.sequence)
+            .field("kind", &self.kind)
+            .field("subject", &Bytes(self.subject.len()))
+            .field("request", &Bytes(self.request.len()))
+            .finish_non_exhaustive()
+    }
+}
+
+/// Bytes of the user's, whose number alone is shown.
+struct Bytes(usize);
+
+impl fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "<{} bytes>", self.0)
+    }
 }
 
 impl<'a> Call<'a> {
@@ -364,7 +386,7 @@ impl Verdict {
 }
 
 /// The answer to a hello or a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Reply<'a> {
     /// The call's; 0 to a hello.
     pub sequence: u32,
@@ -374,6 +396,16 @@ pub struct Reply<'a> {
     pub content: &'a [u8],
     /// The proof, of an answer and of [`Verdict::Stale`]; else zeros.
     pub mac: [u8; MAC_LEN],
+}
+
+impl fmt::Debug for Reply<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reply")
+            .field("sequence", &self.sequence)
+            .field("verdict", &self.verdict)
+            .field("content", &Bytes(self.content.len()))
+            .finish_non_exhaustive()
+    }
 }
 
 impl<'a> Reply<'a> {

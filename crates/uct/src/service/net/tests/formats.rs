@@ -52,6 +52,15 @@ proptest! {
 }
 
 #[test]
+fn what_is_asked_and_answered_is_not_shown() {
+    let call = Call { sequence: 1, kind: 3, subject: b"sub", request: b"requested", mac: [9; MAC_LEN] };
+    let shown = "Call { sequence: 1, kind: 3, subject: <3 bytes>, request: <9 bytes>, .. }";
+    assert_eq!(format!("{call:?}"), shown);
+    let reply = Reply { content: b"answer", ..Reply::without(1, Verdict::Answered(Status::Ok)) };
+    assert_eq!(format!("{reply:?}"), "Reply { sequence: 1, verdict: Answered(Ok), content: <6 bytes>, .. }");
+}
+
+#[test]
 fn no_message_is_longer_than_it_may_be() {
     let (subject, request) = (vec![1; MAX_SUBJECT + 1], vec![2; MAX_BODY + 1]);
     let call =
