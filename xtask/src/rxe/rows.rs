@@ -96,7 +96,7 @@ pub(crate) const ROWS: &[Row] = &[
     },
     Row {
         build: &["-p", "uct", "--lib"],
-        skip: &["ring::", "revocations_and_accesses", "a_slot_is_taken_over"],
+        skip: &["ring::", "service::net::", "revocations_and_accesses", "a_slot_is_taken_over"],
         ..ROW
     },
     Row { build: &["-p", "uct-conformance", "--test", "shm"], skip: SUITE_SKIPS, ..ROW },

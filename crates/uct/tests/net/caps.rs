@@ -6,10 +6,12 @@ use super::peer::{At, Raw, Server};
 
 /// As many from that address as may come, each with a proof.
 fn proven(host: u8, at: &At) -> Vec<Raw> {
-    let mut all: Vec<Raw> =
-        (0..MAX_PER_ADDRESS).map(|_| Raw::from(host, at).expect("there is room")).collect();
-    assert!(all.iter_mut().all(Raw::is_answered));
-    all
+    let one = || {
+        let mut raw = Raw::from(host, at).expect("there is room");
+        assert!(raw.is_answered());
+        raw
+    };
+    (0..MAX_PER_ADDRESS).map(|_| one()).collect()
 }
 
 /// Whether one from that address is let in, and answered.
