@@ -106,7 +106,7 @@ fn who_waits_for_another_s_call_waits_no_longer_than_asked() {
     let (link, _) = client.call_net(&[1; 16], &[at], 3, b"", &token(), b"", &soon()).unwrap();
     let long = Deadline::after(Duration::from_secs(2));
     std::thread::scope(|scope| {
-        let first = scope.spawn(|| link.call(3, b"", &token(), b"", &long));
+        let first = scope.spawn(|| client.call_net(&[1; 16], &[at], 3, b"", &token(), b"", &long));
         std::thread::sleep(PATIENCE);
         let begin = Instant::now();
         for _ in 0..2 {
