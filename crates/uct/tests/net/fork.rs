@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use testkit::{Child, Role, role};
 use ucs::Status;
+use ucs::time::Deadline;
 use uct::service::NetError;
 
 use super::faults::hex;
-use super::peer::{At, LOCAL, Serving, call, until};
+use super::peer::{At, LOCAL, Serving, call, token, until};
 
 const PATIENCE: Duration = Duration::from_millis(300);
 const LONG: Duration = Duration::from_secs(10);
@@ -33,13 +34,18 @@ pub fn forking() {
         0 => {
             if stays {
                 role::send(b"the child stays");
-                std::thread::sleep(Duration::from_secs(20));
+                std::thread::sleep(Duration::from_secs(30));
                 // SAFETY: ends this process.
                 unsafe { libc::_exit(0) }
             }
             let told = [
                 serving.service.serve_net(&[LOCAL]).unwrap_err().status(),
                 other.call(&serving.service, LONG).unwrap_err().status(),
+                serving
+                    .service
+                    .call_net(&[1; 16], &[], 3, b"", &token(), b"", &Deadline::after(LONG))
+                    .unwrap_err()
+                    .status(),
                 call(&link, LONG).unwrap_err().status(),
                 link.watch(&serving.service, &Arc::default()).unwrap_err().status(),
             ];
@@ -96,7 +102,7 @@ pub fn a_child_has_nothing_and_ends_nothing() {
     let (link, _) = both.at.call(&both.mine.service, LONG).unwrap();
     let told = both.child.request(b"fork");
     let forked = Status::Forked;
-    assert_eq!(String::from_utf8(told).unwrap(), format!("{:?} [true, true]", [forked; 4]));
+    assert_eq!(String::from_utf8(told).unwrap(), format!("{:?} [true, true]", [forked; 5]));
     until("the child's own connection ends", || both.ended() == 1);
     // It has dropped all of its parent's: the parent and its peer see nothing of that.
     assert_eq!(call(&link, LONG).unwrap(), b"again");

@@ -134,7 +134,7 @@ pub fn call(link: &NetLink, within: Duration) -> Result<Vec<u8>, NetError> {
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !holds() {
-        assert!(begin.elapsed() < Duration::from_secs(20), "{what}");
+        assert!(begin.elapsed() < Duration::from_secs(10), "{what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }
