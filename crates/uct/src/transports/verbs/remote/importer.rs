@@ -35,6 +35,8 @@ use crate::transports::verbs::queue::{self, Connect, FRAGMENT, Near, Queue, Remo
 use crate::transports::verbs::sys::{Cq, Qp};
 use crate::transports::verbs::wire::QpAddress;
 
+/// Why an attachment fails that had begun well.
+const REVOKED_MEANWHILE: &str = "it was revoked or dropped meanwhile";
 /// How long a drop waits until other calls to the exporter have been answered.
 const FAREWELL: Duration = Duration::from_secs(1);
 
@@ -86,7 +88,7 @@ impl Importers {
             self.service.call_net(at.uuid, &[at.address], at.kind, &subject, &claim.token, &asked, deadline);
         let (link, reply) = called.map_err(|error| match error {
             // Proven to come from the exporter.
-            NetError::Refused { status: Status::Stale, .. } => AttachError::Stale("it was revoked just now"),
+            NetError::Refused { status: Status::Stale, .. } => AttachError::Stale(REVOKED_MEANWHILE),
             NetError::Refused { status: Status::InvalidParam, .. } => AttachError::Mismatch,
             NetError::Refused { status: Status::NoResource, address } => AttachError::Unreachable {
                 reason: format!("{address} cannot register it for this process"),
@@ -110,9 +112,9 @@ impl Importers {
             generation: fork::generation(),
         });
         // Now: an exporter that is stopped later need not do anything.
-        import.peer.queue.connect(&*import).map_err(|error| AttachError::Unreachable {
-            reason: error.to_string(),
-            remedy: error.remedy(),
+        import.peer.queue.connect(&*import).map_err(|error| match error {
+            AccessError::Stale { why: StaleReason::Revoked, .. } => AttachError::Stale(REVOKED_MEANWHILE),
+            error => AttachError::Unreachable { reason: error.to_string(), remedy: error.remedy() },
         })?;
         Ok(import)
     }
