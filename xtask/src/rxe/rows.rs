@@ -125,6 +125,12 @@ pub(crate) const ROWS: &[Row] = &[
         ..ROW
     },
     Row {
+        build: &["-p", "rxe-tests", "--features", "guest", "--test", "memory"],
+        secs: 300,
+        setting: Setting::TwoHosts,
+        ..ROW
+    },
+    Row {
         build: &["-p", "rxe-tests", "--features", "guest", "--test", "two_hosts"],
         secs: 180,
         setting: Setting::TwoHosts,

@@ -1,6 +1,6 @@
 //! The memory domain of `verbs`.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, UdpSocket};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -61,6 +61,10 @@ const FIRST_KIND: u16 = 0x100;
 impl RemoteSide {
     fn open(device: &Arc<Device>, params: &MdParams) -> Option<Self> {
         let address = device.port.ip()?;
+        // In another network namespace than the device's there is no such address.
+        UdpSocket::bind((address, 0))
+            .inspect_err(|error| tracing::debug!(%address, %error, "not an address here"))
+            .ok()?;
         let exports = Arc::new(Exports::new(device, &params.exports));
         let responder: Weak<Exports> = Arc::downgrade(&exports);
         let kind = params.service.respond_anew(FIRST_KIND, responder)?;

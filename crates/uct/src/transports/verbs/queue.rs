@@ -10,6 +10,7 @@
 
 #![allow(unsafe_code)]
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -73,9 +74,14 @@ impl Near {
 }
 
 /// How a lane gets a queue pair: at first, and after a request that failed, which ends one.
-pub(super) trait Connect {
+pub(super) trait Connect: fmt::Debug {
     /// A connected queue pair for the lane of this number, for [`DEPTH`] requests.
     fn connect(&self, lane: u8) -> Result<Qp, AccessError>;
+
+    /// Whether the peer is known to be gone: its device would be asked again and again, for seconds, until that is given up.
+    fn is_gone(&self) -> bool {
+        false
+    }
 }
 
 /// Two lanes to one peer, or to this device itself. Send + Sync: a lane serves one access at a time.
@@ -134,11 +140,11 @@ impl Queue {
     }
 
     /// The long lane, for requests that go along with those of other queues, or with accesses to other memory.
-    pub(super) fn long(&self, connect: &dyn Connect) -> Result<Flight<'_>, AccessError> {
+    pub(super) fn long<'q>(&'q self, connect: &'q dyn Connect) -> Result<Flight<'q>, AccessError> {
         Flight::begin(&self.device, self.long.lock(), connect)
     }
 
-    fn flight(&self, len: usize, connect: &dyn Connect) -> Result<Flight<'_>, AccessError> {
+    fn flight<'q>(&'q self, len: usize, connect: &'q dyn Connect) -> Result<Flight<'q>, AccessError> {
         let lane = if len < LONG { &self.plain } else { &self.long };
         Flight::begin(&self.device, lane.lock(), connect)
     }
@@ -259,6 +265,7 @@ impl Queue {
 #[derive(Debug)]
 pub(super) struct Flight<'q> {
     device: &'q Device,
+    connect: &'q dyn Connect,
     lane: MutexGuard<'q, Lane>,
     /// Requests posted.
     pub(super) posted: usize,
@@ -272,12 +279,12 @@ impl<'q> Flight<'q> {
     fn begin(
         device: &'q Device,
         mut lane: MutexGuard<'q, Lane>,
-        connect: &dyn Connect,
+        connect: &'q dyn Connect,
     ) -> Result<Self, AccessError> {
         if lane.qp.is_none() {
             lane.qp = Some(connect.connect(lane.number)?);
         }
-        Ok(Self { device, lane, posted: 0, completed: 0, moved: Instant::now() })
+        Ok(Self { device, connect, lane, posted: 0, completed: 0, moved: Instant::now() })
     }
 
     /// Posts a request for at most [`REQUEST`] bytes; waits while the queue is full.
@@ -328,6 +335,7 @@ impl<'q> Flight<'q> {
                 tracing::debug!(status = wc.status.0, words, "a request has failed");
                 Err(self.fail(error_of(wc.status, words)))
             }
+            Ok(None) if self.connect.is_gone() => Err(self.fail(device(DeviceReason::Over))),
             Ok(None) if self.moved.elapsed() < PATIENCE => Ok(false),
             Ok(None) => Err(self.fail(device(DeviceReason::Late { waited: PATIENCE }))),
             Err(errno) => Err(self.fail(device(DeviceReason::Call { call: "ibv_poll_cq", errno }))),

@@ -165,6 +165,10 @@ impl Connect for RemoteImport {
         let peer = QpAddress::decode(&reply).map_err(not_connected)?;
         unconnected.connect(&peer).map_err(call("ibv_modify_qp"))
     }
+
+    fn is_gone(&self) -> bool {
+        self.peer.link.state().is_gone()
+    }
 }
 
 impl RemoteImport {

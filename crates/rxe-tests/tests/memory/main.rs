@@ -1,0 +1,234 @@
+//! Memory of another host, and of another process of this one, used by a device: bytes against a model, while those whose memory it is are
+//! stopped; revocations, ends, and what is pinned afterwards.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, clippy::missing_panics_doc)] // tests
+
+mod roles;
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use rxe_tests::{Host, Hosts, counters, hosts};
+use testkit::{Child, Role, skip};
+
+use roles::{Ask, LEN, expect, exporter, importer};
+
+/// Until something has come about that nobody waits for.
+const SOON: Duration = Duration::from_secs(20);
+
+/// A process on one of the hosts; where there is one host only, the test is skipped.
+fn start(role: &str, host: Host, settings: &[(&str, &str)]) -> Child {
+    if hosts() != Some(Hosts::Namespaces) {
+        skip(
+            "this guest has no second host: network namespaces with a device of rxe each are for newer kernels",
+            "cargo xtask rxe --kernel new",
+        );
+    }
+    let role = Role::new(role).in_netns(host.namespace()).deadline(Duration::from_secs(150));
+    settings.iter().fold(role, |role, (name, value)| role.env(*name, *value)).start()
+}
+
+/// An exporter on B, and an importer on A that has imported from it.
+fn both() -> (Child, Child) {
+    let mut exporter = start("exporter", Host::B, &[]);
+    let mut importer = start("importer", Host::A, &[]);
+    let handle = exporter.request(&Ask::Export.frame());
+    expect(&mut importer, &Ask::Import(handle), "verbs");
+    (exporter, importer)
+}
+
+fn sent(host: Host) -> u64 {
+    counters(&host.device(Hosts::Namespaces)).unwrap().sent()
+}
+
+/// Objects of this kind that processes have of a host's device now (`rdma-resource(8)`).
+fn objects(host: Host, kind: &str) -> u64 {
+    let device = host.device(Hosts::Namespaces);
+    let output = Command::new("/bin/rdma").args(["resource", "show", &device]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let mut words = text.split_whitespace();
+    let found = words.by_ref().find(|word| *word == kind).and_then(|_| words.next());
+    found.and_then(|count| count.parse().ok()).unwrap_or_else(|| panic!("no count of {kind}: {text:?}"))
+}
+
+/// What the device has counted, for who reads the results.
+#[allow(clippy::print_stdout)]
+fn report(text: &str) {
+    println!("{text}");
+}
+
+#[track_caller]
+fn soon(what: &str, mut holds: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !holds() {
+        assert!(begin.elapsed() < SOON, "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn moves_what_is_asked() {
+    let (mut exporter, mut importer) = both();
+    let before = sent(Host::A);
+    expect(&mut importer, &Ask::Work(1), "done");
+    expect(&mut exporter, &Ask::Compare(1), "same");
+    let least = roles::bytes_of_work() / 4096;
+    let rise = sent(Host::A) - before;
+    report(&format!("{} bytes of operations: {rise} packets", roles::bytes_of_work()));
+    assert!(rise >= least, "{rise} packets, of at least {least}: by something else");
+}
+
+fn the_exporter_is_stopped() {
+    let (mut exporter, mut importer) = both();
+    exporter.stop();
+    expect(&mut importer, &Ask::Work(2), "done");
+    exporter.cont();
+    expect(&mut exporter, &Ask::Compare(2), "same");
+}
+
+/// With a second importer, which nothing happens to, and a second export, which lives on.
+fn revoked_is_stale_and_hits_nobody_else() {
+    let (mut exporter, mut importer) = both();
+    let mut other = start("importer", Host::A, &[]);
+    let second = exporter.request(&Ask::Export.frame());
+    expect(&mut other, &Ask::Import(second.clone()), "verbs");
+    expect(&mut importer, &Ask::Import(second), "verbs");
+    expect(&mut exporter, &Ask::Revoke(0), "revoked");
+    expect(&mut importer, &Ask::Access(0), "stale");
+    expect(&mut importer, &Ask::Access(0), "stale");
+    expect(&mut importer, &Ask::Access(1), "fine");
+    expect(&mut other, &Ask::Access(0), "fine");
+    // Memory at the same address, exported anew: the old import does not reach it.
+    let newer = exporter.request(&Ask::Export.frame());
+    expect(&mut importer, &Ask::Import(newer), "verbs");
+    expect(&mut importer, &Ask::Access(0), "stale");
+    expect(&mut importer, &Ask::Access(2), "fine");
+}
+
+fn a_killed_exporter_is_stale_and_leaves_nothing_pinned() {
+    let (mut exporter, mut importer) = both();
+    assert!(objects(Host::B, "mr") > 0, "its memory is registered");
+    exporter.kill();
+    soon("stale", || importer.request(&Ask::Access(0).frame()) == b"stale");
+    soon("nothing is registered at B any more", || objects(Host::B, "mr") == 0);
+}
+
+fn a_killed_importer_leaves_nothing_pinned() {
+    let (exporter, mut importer) = both();
+    assert!(objects(Host::B, "mr") > 0, "its memory is registered");
+    importer.kill();
+    soon("the registration for it is ended", || objects(Host::B, "mr") == 0);
+    soon("its queue pairs are, too", || objects(Host::B, "qp") <= 1); // the one that rxe keeps for management
+    drop(exporter);
+}
+
+const SHARE: &[(&str, &str)] = &[("UCX_VERBS_SHARE", "y")];
+
+/// HOST and DPU on A, PEER on B: the DPU's requests move bytes between the others' memory, and both are stopped.
+fn a_dpu_moves_bytes_between_two_that_are_stopped() {
+    let mut host = start("exporter", Host::A, SHARE);
+    let mut dpu = start("importer", Host::A, SHARE);
+    let mut peer = start("exporter", Host::B, &[]);
+    let (of_host, of_peer) = (host.request(&Ask::Export.frame()), peer.request(&Ask::Export.frame()));
+    expect(&mut dpu, &Ask::Import(of_host), "verbs");
+    expect(&mut dpu, &Ask::Import(of_peer), "verbs");
+    expect(&mut host, &Ask::Fill(3), "filled");
+    expect(&mut peer, &Ask::Fill(4), "filled");
+    host.stop();
+    peer.stop();
+    let before = sent(Host::A);
+    expect(&mut dpu, &Ask::Carry { from: 0, to: 1, parts: 1 }, "done");
+    let rise = sent(Host::A) - before;
+    report(&format!("{LEN} bytes from the HOST to the PEER, both stopped: {rise} packets"));
+    assert!(rise >= LEN as u64 / 4096, "{rise} packets: by something else");
+    peer.cont();
+    expect(&mut peer, &Ask::CompareFill(3), "same");
+    expect(&mut peer, &Ask::Fill(5), "filled");
+    peer.stop();
+    expect(&mut dpu, &Ask::Carry { from: 1, to: 0, parts: 7 }, "done");
+    host.cont();
+    peer.cont();
+    expect(&mut host, &Ask::CompareFill(5), "same");
+}
+
+/// HOST and DPU on A: nothing of the HOST's memory is mapped in the DPU, and the HOST, which is stopped, calls nothing, however long it is.
+fn memory_of_a_stopped_process_of_this_host() {
+    let mut host = start("exporter", Host::A, SHARE);
+    let mut dpu = start("importer", Host::A, SHARE);
+    let handle = host.request(&Ask::Export.frame());
+    let place = host.request(&Ask::Where.frame());
+    expect(&mut dpu, &Ask::Import(handle), "verbs");
+    host.stop();
+    expect(&mut dpu, &Ask::Work(8), "done");
+    expect(&mut dpu, &Ask::IsMapped(place), "unmapped");
+    host.cont();
+    expect(&mut host, &Ask::Compare(8), "same");
+    expect(&mut host, &Ask::Revoke(0), "revoked");
+    expect(&mut dpu, &Ask::Access(0), "stale");
+}
+
+fn a_killed_host_leaves_nothing_pinned_in_the_dpu() {
+    let mut host = start("exporter", Host::A, SHARE);
+    let mut dpu = start("importer", Host::A, SHARE);
+    let handle = host.request(&Ask::Export.frame());
+    let before = objects(Host::A, "mr");
+    expect(&mut dpu, &Ask::Import(handle), "verbs");
+    expect(&mut dpu, &Ask::Access(0), "fine"); // with what bytes go through
+    let with = objects(Host::A, "mr");
+    assert!(with > before, "the HOST's memory is registered");
+    host.kill();
+    soon("the registration is ended", || objects(Host::A, "mr") == with - 1);
+    soon("stale", || dpu.request(&Ask::Access(0).frame()) == b"stale");
+}
+
+fn a_killed_dpu_leaves_nothing_pinned() {
+    let mut host = start("exporter", Host::A, SHARE);
+    let mut dpu = start("importer", Host::A, SHARE);
+    let handle = host.request(&Ask::Export.frame());
+    expect(&mut dpu, &Ask::Import(handle), "verbs");
+    assert!(objects(Host::A, "mr") > 0, "the HOST's memory is registered");
+    dpu.kill();
+    soon("nothing is registered", || objects(Host::A, "mr") == 0);
+    expect(&mut host, &Ask::Revoke(0), "revoked");
+}
+
+/// Between two exporters of another host: through memory of the DPU, a fragment after the other.
+fn a_dpu_moves_bytes_between_two_of_another_host() {
+    let mut one = start("exporter", Host::B, &[]);
+    let mut two = start("exporter", Host::B, &[]);
+    let mut dpu = start("importer", Host::A, &[]);
+    let (of_one, of_two) = (one.request(&Ask::Export.frame()), two.request(&Ask::Export.frame()));
+    expect(&mut dpu, &Ask::Import(of_one), "verbs");
+    expect(&mut dpu, &Ask::Import(of_two), "verbs");
+    expect(&mut one, &Ask::Fill(6), "filled");
+    expect(&mut two, &Ask::Fill(7), "filled");
+    one.stop();
+    two.stop();
+    expect(&mut dpu, &Ask::Carry { from: 0, to: 1, parts: 3 }, "done");
+    two.cont();
+    expect(&mut two, &Ask::CompareFill(6), "same");
+    one.cont();
+    // One of them is revoked: told as such, on either side.
+    expect(&mut one, &Ask::Revoke(0), "revoked");
+    expect(&mut dpu, &Ask::Carry { from: 1, to: 0, parts: 1 }, "stale");
+    expect(&mut dpu, &Ask::Carry { from: 0, to: 1, parts: 1 }, "stale operand");
+    expect(&mut two, &Ask::CompareFill(6), "same");
+}
+
+fn main() -> std::process::ExitCode {
+    testkit::main! {
+        roles: [exporter, importer],
+        tests: [
+            moves_what_is_asked => .secs(120),
+            the_exporter_is_stopped => .secs(120),
+            revoked_is_stale_and_hits_nobody_else => .secs(120),
+            a_killed_exporter_is_stale_and_leaves_nothing_pinned => .secs(120),
+            a_killed_importer_leaves_nothing_pinned => .secs(120),
+            a_dpu_moves_bytes_between_two_that_are_stopped => .secs(120),
+            a_dpu_moves_bytes_between_two_of_another_host => .secs(120),
+            memory_of_a_stopped_process_of_this_host => .secs(120),
+            a_killed_host_leaves_nothing_pinned_in_the_dpu => .secs(120),
+            a_killed_dpu_leaves_nothing_pinned => .secs(120),
+        ],
+    }
+}
