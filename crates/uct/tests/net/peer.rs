@@ -128,7 +128,11 @@ impl At {
 }
 
 pub fn call(link: &NetLink, within: Duration) -> Result<Vec<u8>, NetError> {
-    link.call(3, b"region", &token(), b"again", &Deadline::after(within))
+    call_with(link, b"again", within)
+}
+
+pub fn call_with(link: &NetLink, request: &[u8], within: Duration) -> Result<Vec<u8>, NetError> {
+    link.call(3, b"region", &token(), request, &Deadline::after(within))
 }
 
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) {

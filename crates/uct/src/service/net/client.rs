@@ -32,6 +32,10 @@ pub(super) struct Stream {
     sequence: u32,
     /// Answers that nobody waits for, and that have not been taken.
     untaken: usize,
+    /// The part of one that has come.
+    input: Vec<u8>,
+    /// A part of a call has gone, and the rest has not.
+    is_broken: bool,
 }
 
 /// Most of these: more than a peer that answers lets come about.
@@ -45,7 +49,15 @@ impl Stream {
         socket::prepare(socket.as_fd()).map_err(failed)?;
         let client = socket::nonce().map_err(|errno| MemError::of("getrandom", errno, 0))?;
         let greeting = Greeting { uuid: *uuid, server: [0; 16], client };
-        let mut stream = Self { socket: Arc::new(socket), peer, greeting, sequence: 0, untaken: 0 };
+        let mut stream = Self {
+            socket: Arc::new(socket),
+            peer,
+            greeting,
+            sequence: 0,
+            untaken: 0,
+            input: Vec::new(),
+            is_broken: false,
+        };
         match connect(&*stream.socket, &peer) {
             Ok(()) => {}
             Err(Errno::INPROGRESS | Errno::INTR) => {
@@ -83,15 +95,20 @@ impl Stream {
     /// do not come from the peer leave that open.
     pub(super) fn call(&mut self, asked: &Asked<'_>, deadline: &Deadline) -> Result<Vec<u8>, NetError> {
         let (token, address) = (asked.token, self.peer);
+        while self.untaken >= MAX_UNTAKEN {
+            self.take_one(deadline)?;
+        }
         let (call_mac, bytes) = self.next(asked)?;
         let sequence = self.sequence;
+        self.is_broken = true;
         self.write(&bytes, deadline)?;
-        while self.untaken > 0 {
-            self.answer(deadline)?;
-            self.untaken -= 1;
+        self.is_broken = false;
+        self.untaken += 1;
+        while self.untaken > 1 {
+            self.take_one(deadline)?;
         }
         let bad = |error| NetError::BadReply { address, error };
-        let answer = self.answer(deadline).map_err(|error| match error {
+        let answer = self.take_one(deadline).map_err(|error| match error {
             NetError::Closed { address } => NetError::Unanswered { address },
             error => error,
         })?;
@@ -183,24 +200,51 @@ impl Stream {
 
     fn read(&self, mut bytes: &mut [u8], deadline: &Deadline) -> Result<(), NetError> {
         while !bytes.is_empty() {
+            let received = self.read_some(bytes, deadline)?;
+            bytes = bytes.get_mut(received..).unwrap_or_default();
+        }
+        Ok(())
+    }
+
+    /// Waits for one byte at least.
+    fn read_some(&self, bytes: &mut [u8], deadline: &Deadline) -> Result<usize, NetError> {
+        loop {
             match recv(&*self.socket, &mut *bytes, RecvFlags::DONTWAIT) {
                 Ok((_, 0)) => return Err(NetError::Closed { address: self.peer }),
-                Ok((_, received)) => bytes = bytes.get_mut(received..).unwrap_or_default(),
+                Ok((_, received)) => return Ok(received),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => self.wait(PollFlags::IN, deadline)?,
                 Err(_) => return Err(NetError::Closed { address: self.peer }),
             }
         }
-        Ok(())
     }
 
-    fn answer(&self, deadline: &Deadline) -> Result<Vec<u8>, NetError> {
-        let mut bytes = vec![0; HEADER_LEN];
-        self.read(&mut bytes, deadline)?;
+    /// The next answer to a call. Where it does not come in time, the part that has come is kept.
+    fn take_one(&mut self, deadline: &Deadline) -> Result<Vec<u8>, NetError> {
+        let answer = self.answer(deadline)?;
+        self.untaken -= 1;
+        Ok(answer)
+    }
+
+    fn answer(&mut self, deadline: &Deadline) -> Result<Vec<u8>, NetError> {
         let bad = |error| NetError::BadReply { address: self.peer, error };
-        bytes.resize(Reply::frame_len(&bytes).map_err(bad)?, 0);
-        self.read(bytes.get_mut(HEADER_LEN..).unwrap_or_default(), deadline)?;
-        Ok(bytes)
+        loop {
+            let needed = match self.input.get(..HEADER_LEN) {
+                None => HEADER_LEN,
+                Some(header) => Reply::frame_len(header).map_err(bad)?,
+            };
+            if self.input.len() >= needed.max(HEADER_LEN) {
+                return Ok(std::mem::take(&mut self.input));
+            }
+            let mut bytes = vec![0; needed - self.input.len()];
+            let received = self.read_some(&mut bytes, deadline)?;
+            self.input.extend_from_slice(bytes.get(..received).unwrap_or_default());
+        }
+    }
+
+    /// Whether nothing that is sent on it would be understood.
+    pub(super) fn is_broken(&self) -> bool {
+        self.is_broken
     }
 }
 

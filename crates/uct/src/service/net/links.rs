@@ -91,6 +91,8 @@ impl NetLink {
                 | NetError::Refused { .. }
                 | NetError::TooLong { .. },
             ) => {}
+            // The answer is skipped when it comes: others who use the connection need not suffer.
+            Err(NetError::TimedOut { .. }) if !stream.is_broken() => {}
             Err(_) => {
                 stream.shut_down();
                 self.state.set_gone();
