@@ -156,7 +156,7 @@ pub(crate) fn init(options: &Options, role: Role, tests: &[Built]) -> String {
     }
     let mut script = SCRIPT.to_owned() + &device + RUN_TESTS;
     let mut setting = Setting::Plain;
-    for Built { row, binary } in tests {
+    for Built { row, binary, .. } in tests {
         let becomes = |other| setting < other && row.setting >= other;
         if becomes(Setting::Yama) && row.setting < Setting::TwoHosts {
             script += YAMA;
@@ -186,7 +186,9 @@ mod tests {
     use super::*;
 
     fn built() -> Vec<Built> {
-        ROWS.iter().map(|row| Built { row, binary: PathBuf::from("/t/deps/a-1") }).collect()
+        ROWS.iter()
+            .map(|row| Built { row, binary: PathBuf::from("/t/deps/a-1"), programs: Vec::new() })
+            .collect()
     }
 
     #[test]

@@ -69,7 +69,9 @@ impl Guests<'_> {
     fn image(&self, suffix: &str, role: Role) -> Result<PathBuf, Trouble> {
         let image = self.dir.join(format!("initramfs{suffix}"));
         let init = guest::init(self.options, role, self.tests);
-        let binaries = self.tests.iter().map(|test| test.binary.as_path());
+        let binaries = self.tests.iter().map(|test| ("tests", test.binary.as_path()));
+        let programs = self.tests.iter().flat_map(|test| &test.programs);
+        let binaries = binaries.chain(programs.map(|program| ("bin", program.as_path())));
         let more: &[&str] = if matches!(role, Role::OneOfTwo(..)) { &modules::CABLE } else { &[] };
         let size = initramfs::write(&image, self.tools, self.kernel, binaries, &init, more)?;
         println!("rxe: initramfs of {} MB", size / 1_000_000);

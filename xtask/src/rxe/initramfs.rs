@@ -18,7 +18,7 @@ pub(crate) fn write<'a>(
     path: &Path,
     tools: &Tools,
     kernel: &Kernel,
-    tests: impl Iterator<Item = &'a Path>,
+    binaries: impl Iterator<Item = (&'static str, &'a Path)>,
     init: &str,
     more_modules: &[&str],
 ) -> Result<u64, Trouble> {
@@ -31,8 +31,8 @@ pub(crate) fn write<'a>(
         image.program(&format!("bin/{program}"), &tools.path(program)?)?;
     }
     image.verbs()?;
-    for test in tests {
-        image.test(test)?;
+    for (to, binary) in binaries {
+        image.binary(to, binary)?;
     }
     let written =
         image.archive.finish().and_then(|file| file.into_inner().map_err(|error| error.into_error()));
@@ -75,9 +75,9 @@ impl Image<'_> {
         Ok(())
     }
 
-    /// A test, without what only a debugger reads, where there is a `strip` that takes it out: the guest has little memory.
-    fn test(&mut self, from: &Path) -> Result<(), Trouble> {
-        let to = format!("tests/{}", name(from));
+    /// A test or program, without what only a debugger reads, where there is a `strip` that takes it out: the guest has little memory.
+    fn binary(&mut self, to: &str, from: &Path) -> Result<(), Trouble> {
+        let to = format!("{to}/{}", name(from));
         let stripped = self.path.with_extension("stripped");
         let mut strip = Command::new("strip");
         strip.arg("--strip-debug").arg("-o").args([&stripped, from]).stderr(Stdio::null());

@@ -125,6 +125,12 @@ pub(crate) const ROWS: &[Row] = &[
         ..ROW
     },
     Row {
+        build: &["-p", "rucx-cli", "--features", "rxe-tests", "--test", "rdma"],
+        setting: Setting::TwoHosts,
+        not_on_old: Some("rxe has no devices of two network namespaces there — --kernel new"),
+        ..ROW
+    },
+    Row {
         build: &["-p", "rxe-tests", "--features", "guest", "--test", "memory"],
         secs: 300,
         setting: Setting::TwoHosts,
@@ -146,6 +152,8 @@ const BUILD_BOUND: u64 = 15 * 60;
 pub(crate) struct Built {
     pub(crate) row: &'static Row,
     pub(crate) binary: PathBuf,
+    /// Programs that it starts: in the guest they are in /bin.
+    pub(crate) programs: Vec<PathBuf>,
 }
 
 /// Builds the tests of these rows.
@@ -161,13 +169,20 @@ pub(crate) fn build(
         let known = all.iter().filter(|other| other.row.build == row.build);
         let mut binaries: Vec<PathBuf> = known.map(|other| other.binary.clone()).collect();
         binaries.dedup();
+        let mut programs = Vec::new(); // once in the guest they are there for all
         if binaries.is_empty() {
-            binaries = executables(&cargo(env, &mut log, row.build)?);
+            let output = cargo(env, &mut log, row.build)?;
+            binaries = executables(&output, true);
+            programs = executables(&output, false);
         }
         if binaries.is_empty() {
             return Err(Trouble::Failed(format!("{:?} has built no test", row.build)));
         }
-        all.extend(binaries.into_iter().map(|binary| Built { row, binary }));
+        all.extend(binaries.into_iter().map(|binary| Built {
+            row,
+            binary,
+            programs: std::mem::take(&mut programs),
+        }));
     }
     Ok(all)
 }
@@ -187,11 +202,11 @@ fn cargo(env: &Env, log: &mut File, args: &[&str]) -> Result<String, Trouble> {
     Ok(ended.output)
 }
 
-/// The paths of the tests that cargo has built; not of programs they start.
-fn executables(output: &str) -> Vec<PathBuf> {
+/// The paths of the tests that cargo has built; or of the programs that these start.
+fn executables(output: &str, tests: bool) -> Vec<PathBuf> {
     let messages = output.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
-    let tests = messages.filter(|message| message["profile"]["test"] == true);
-    tests.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).collect()
+    let wanted = messages.filter(|message| message["profile"]["test"] == tests);
+    wanted.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).collect()
 }
 
 impl Row {
@@ -215,7 +230,8 @@ mod tests {
 {"reason":"compiler-artifact","profile":{"test":true},"executable":"/t/debug/deps/a-1"}
 {"reason":"build-finished","success":true}
 "#;
-        assert_eq!(executables(output), [PathBuf::from("/t/debug/deps/a-1")]);
+        assert_eq!(executables(output, true), [PathBuf::from("/t/debug/deps/a-1")]);
+        assert_eq!(executables(output, false), [PathBuf::from("/t/debug/program")]);
     }
 
     #[test]

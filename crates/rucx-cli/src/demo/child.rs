@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::{self, ChildStdin, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
@@ -44,6 +45,33 @@ const LAST_BREATH: Duration = Duration::from_secs(2);
 /// How long a role may be dying before that can be seen: its files are closed first.
 const LAST_SIGN: Duration = Duration::from_millis(200);
 
+/// Where `ip` may be (iproute2): the roles have no `PATH`.
+const IP: [&str; 4] = ["/usr/sbin/ip", "/sbin/ip", "/usr/bin/ip", "/bin/ip"];
+
+/// A role to start.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Start<'a> {
+    pub(crate) who: Who,
+    /// The command of this program that it is.
+    pub(crate) command: &'a str,
+    /// The network namespace to run it in; `None`: this process's.
+    pub(crate) netns: Option<&'a str>,
+}
+
+impl Start<'_> {
+    /// This program, to be started there.
+    fn program(&self) -> io::Result<process::Command> {
+        let this = std::env::current_exe()?;
+        let Some(netns) = self.netns else { return Ok(process::Command::new(this)) };
+        let ip = IP.iter().find(|path| Path::new(path).exists());
+        let ip =
+            ip.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "there is no `ip`: install iproute2"))?;
+        let mut program = process::Command::new(ip);
+        program.args(["netns", "exec", netns]).arg(this);
+        Ok(program)
+    }
+}
+
 enum Event {
     Report(Report),
     Closed,
@@ -66,14 +94,14 @@ impl Roles {
     /// # Errors
     /// [`Failure::Start`].
     pub(crate) fn start(
-        roles: &[(Who, &str)],
+        roles: &[Start<'_>],
         variables: &[(OsString, OsString)],
         patience: Duration,
     ) -> Result<Self, Failure> {
         let (to, events) = mpsc::channel();
         let mut children = Vec::new();
-        for (who, command) in roles {
-            children.push(Child::start(*who, command, variables, &to)?);
+        for start in roles {
+            children.push(Child::start(start, variables, &to)?);
         }
         let during = "at the beginning".to_owned();
         Ok(Self { children, events, early: VecDeque::new(), patience, during })
@@ -246,16 +274,17 @@ struct Child {
 
 impl Child {
     fn start(
-        who: Who,
-        role: &str,
+        start: &Start<'_>,
         variables: &[(OsString, OsString)],
         to: &Sender<(Who, Event)>,
     ) -> Result<Self, Failure> {
+        let who = start.who;
         let failed = |error| Failure::Start { who, error };
-        let mut process = std::env::current_exe()
-            .and_then(|program| {
-                process::Command::new(program)
-                    .arg(role)
+        let mut process = start
+            .program()
+            .and_then(|mut program| {
+                program
+                    .arg(start.command)
                     .env_clear()
                     .envs(variables.iter().map(|(name, value)| (name, value)))
                     .stdin(Stdio::piped())

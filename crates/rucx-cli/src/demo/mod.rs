@@ -29,7 +29,7 @@ use std::time::Duration;
 use clap::builder::NonEmptyStringValueParser;
 use ucs::config::{Bytes, Value};
 
-use self::child::{Failure, Roles};
+use self::child::{Failure, Roles, Start};
 use self::protocol::Descriptor;
 use self::stage::Stage;
 use crate::settings;
@@ -71,7 +71,17 @@ pub(crate) struct Args {
 enum Story {
     /// A DPU moves bytes for a HOST that sleeps, and is stopped
     #[command(long_about = offload::ABOUT, after_help = offload::EXAMPLES)]
-    Offload(Options),
+    Offload(OffloadArgs),
+}
+
+/// Options of `rucx demo offload`.
+#[derive(Debug, clap::Args)]
+struct OffloadArgs {
+    #[command(flatten)]
+    options: Options,
+    /// Run the PEER in this network namespace, by `ip netns exec`
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
+    peer_netns: Option<String>,
 }
 
 /// Options of all stories.
@@ -102,7 +112,7 @@ fn patience(size: u64) -> Duration {
 pub(crate) fn run(args: &Args, inherited: &[Descriptor]) -> ExitCode {
     let (story, options) = match &args.story {
         None => (None, &args.options),
-        Some(story @ Story::Offload(options)) => (Some(story), options),
+        Some(story @ Story::Offload(args)) => (Some(story), &args.options),
     };
     let mut ui = Ui::new(options.quiet);
     match play(story, options, inherited, &mut ui) {
@@ -138,7 +148,12 @@ fn play(
     };
     ui.title(title, &settings)?;
     let size = options.size.get();
-    let all = [(Who::Host, "demo-host"), (Who::Dpu, "demo-dpu"), (Who::Peer, "demo-peer")];
+    let netns = story.and_then(|Story::Offload(args)| args.peer_netns.as_deref());
+    let all = [
+        Start { who: Who::Host, command: "demo-host", netns: None },
+        Start { who: Who::Dpu, command: "demo-dpu", netns: None },
+        Start { who: Who::Peer, command: "demo-peer", netns },
+    ];
     let roles = if story.is_some() { &all[..] } else { &all[..2] };
     let roles = Roles::start(roles, &variables, patience(size))?;
     let mut stage = Stage::new(ui, roles, size);

@@ -30,7 +30,9 @@ pub(crate) const EXAMPLES: &str = "\
 Examples:
   rucx demo offload                   64 MiB, all transports
   rucx demo offload --size 1G         1 GiB
-  rucx demo offload --tls shm --quiet one line: did it work?";
+  rucx demo offload --tls shm --quiet one line: did it work?
+  UCX_VERBS_SHARE=y ip netns exec a rucx demo offload --tls verbs --peer-netns b
+                                      by RDMA devices of two network namespaces";
 
 /// For how long bytes are moved, the same ones again and again.
 const MOVING: Duration = Duration::from_millis(300);

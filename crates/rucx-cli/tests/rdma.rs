@@ -1,0 +1,29 @@
+//! `rucx` with RDMA devices: in the guest of `cargo xtask rxe`, which has it in /bin, and two network namespaces with a device each.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout)] // tests
+
+use std::process::Command;
+
+/// Packets that a device has sent (`hw_counters` of its port in sysfs); what was read milliseconds ago is answered again.
+fn sent(device: &str) -> u64 {
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    let path = format!("/sys/class/infiniband/{device}/ports/1/hw_counters/sent_pkts");
+    std::fs::read_to_string(path).unwrap().trim().parse().unwrap()
+}
+
+/// HOST and DPU on one host, the PEER on the other one: all bytes go by their devices, and the HOST is stopped in the second half.
+#[test]
+fn a_dpu_offloads_by_rdma_between_two_hosts() {
+    let before = [sent("rxe-a"), sent("rxe-b")];
+    let mut demo = Command::new("/bin/ip");
+    demo.args(["netns", "exec", "a", "/bin/rucx", "demo", "offload", "--size", "1M", "--tls", "verbs"]);
+    let output = demo.args(["--peer-netns", "b"]).env("UCX_VERBS_SHARE", "y").output().unwrap();
+    let (said, failed) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    println!("{said}{failed}");
+    assert!(output.status.success(), "{}", output.status);
+    assert!(said.contains("over verbs") && said.contains("is stopped"));
+    let rise = [sent("rxe-a") - before[0], sent("rxe-b") - before[1]];
+    println!("packets sent by the two devices: {rise:?}");
+    // A half each way, twice, in packets of 1024 bytes at most.
+    assert!(rise.iter().all(|rise| *rise >= 2 * (512 << 10) / 1024), "{rise:?}");
+}
