@@ -17,7 +17,7 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use ucs::Status;
 use ucs::mem::MemError;
 use ucs::sync::{Ordering, fence};
-use uct::api::{ComponentId, Gone, Iface, LinearCost, Md, MdFlags};
+use uct::api::{ComponentId, Gone, Iface, IfaceError, LinearCost, Md, MdFlags};
 
 use self::core::{Core, Event, Inbox};
 use self::wait::{BELL, Sleeper};
@@ -113,6 +113,7 @@ impl Context {
                     ifaces.push(iface);
                 }
                 Ok(None) => results.push(component, Err("it moves memory, and sends no messages".to_owned())),
+                Err(error @ IfaceError::Missing { .. }) => results.push(component, Err(error.to_string())),
                 Err(error) => return Err(WorkerError::Iface { component, error }),
             }
         }

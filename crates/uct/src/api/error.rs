@@ -73,12 +73,30 @@ pub enum IfaceError {
     /// The context's service could not be started.
     #[error(transparent)]
     Service(#[from] ServiceError),
+    /// Something it needs is missing: a worker does without this interface.
+    #[error("{what} is missing")]
+    Missing {
+        /// What.
+        what: &'static str,
+        /// What to do about it.
+        remedy: &'static str,
+    },
+    /// A device's function has failed.
+    #[error("{what}: {errno}")]
+    Device {
+        /// The function.
+        what: &'static str,
+        /// Its error.
+        errno: Errno,
+    },
 }
 
 impl IfaceError {
     /// The one-byte status.
     pub fn status(&self) -> Status {
         match self {
+            Self::Missing { .. } => Status::NoDevice,
+            Self::Device { .. } => Status::IoError,
             Self::Mem(error) => error.status(),
             Self::Service(error) => error.status(),
         }
@@ -88,6 +106,8 @@ impl IfaceError {
     #[must_use]
     pub fn remedy(&self) -> &'static str {
         match self {
+            Self::Missing { remedy, .. } => remedy,
+            Self::Device { .. } => "see the kernel's log, and `ibv_devinfo`",
             Self::Mem(error) => error.remedy(),
             Self::Service(error) => error.remedy(),
         }

@@ -106,6 +106,9 @@ pub enum Gone {
     /// Its peer has sent what no peer of this version sends.
     #[error("the peer has sent bytes that are no message")]
     Corrupt,
+    /// The way to its peer has failed: what the device says of it.
+    #[error("the way to the peer has failed: {0}")]
+    Failed(&'static str),
 }
 
 /// The bytes of a message that has come, where its peer may still change them: they are copied out once.

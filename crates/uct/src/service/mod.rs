@@ -29,4 +29,4 @@ pub use net::{ConnId, NetError, NetLink, NetListenError, Responder, Secret};
 pub use peers::{Connected, Exporter, Grant, Link, Peer};
 pub use placing::{Domain, Placed, Placement, Placer};
 pub use server::{Service, ServiceError};
-pub use shares::Share;
+pub use shares::{Share, Shares};

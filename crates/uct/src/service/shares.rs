@@ -14,7 +14,7 @@ const FILES: u64 = 4;
 
 /// The connections that one worker lets come.
 #[derive(Debug)]
-pub(super) struct Shares {
+pub struct Shares {
     /// As it is set; descriptors may allow fewer.
     most: usize,
     taken: Mutex<Taken>,
@@ -30,13 +30,16 @@ struct Taken {
 }
 
 impl Shares {
-    pub(super) fn new(most: usize) -> Arc<Self> {
+    /// For `most` of them.
+    #[must_use]
+    pub fn new(most: usize) -> Arc<Self> {
         Arc::new(Self { most, taken: Mutex::default() })
     }
 
     /// Takes one for a connection of the process with this number; those that cannot be told apart count as one. `None`: all are taken,
     /// or half of them by that process.
-    pub(super) fn take(self: &Arc<Self>, process: u64) -> Option<Share> {
+    #[must_use]
+    pub fn take(self: &Arc<Self>, process: u64) -> Option<Share> {
         self.take_of(process, Limit::OpenFiles.value())
     }
 

@@ -44,6 +44,12 @@ impl<T> Places<T> {
         if place.generation == id.generation { place.value.as_mut() } else { None }
     }
 
+    /// The numbers of all that are there.
+    pub(super) fn ids(&self) -> Vec<EpId> {
+        let places = (0..).zip(&self.all).filter(|(_, place)| place.value.is_some());
+        places.map(|(index, place)| EpId { index, generation: place.generation }).collect()
+    }
+
     /// Whatever has that place now.
     pub(super) fn at(&self, index: u32) -> Option<&T> {
         self.all.get(index as usize)?.value.as_ref()

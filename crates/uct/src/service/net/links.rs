@@ -197,11 +197,23 @@ impl Links {
                 answer => return answer.map(|reply| (link, reply)),
             }
         }
-        let link = Arc::new(NetLink::new(service, find(uuid, addresses, deadline)?)?);
-        let reply = link.ask(asked, deadline)?;
+        let (link, reply) = call_alone(service, uuid, addresses, asked, deadline)?;
         *entry = Arc::downgrade(&link);
         Ok((link, reply))
     }
+}
+
+/// A call on a connection of its own.
+pub(super) fn call_alone(
+    service: &Service,
+    uuid: &[u8; 16],
+    addresses: &[SocketAddr],
+    asked: &Asked<'_>,
+    deadline: &Deadline,
+) -> Result<(Arc<NetLink>, Vec<u8>), NetError> {
+    let link = Arc::new(NetLink::new(service, find(uuid, addresses, deadline)?)?);
+    let reply = link.ask(asked, deadline)?;
+    Ok((link, reply))
 }
 
 /// Connects at the first of these addresses where that context is. None of them takes the time of those that follow.

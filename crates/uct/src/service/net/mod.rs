@@ -15,6 +15,7 @@ pub mod wire;
 use std::collections::HashMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
@@ -132,12 +133,12 @@ impl Service {
         }
     }
 
-    /// Has `responder` answer calls of the first kind from `kind` on that nobody answers. Answers which; `None`: none is left.
-    #[must_use]
-    pub fn respond_anew(&self, kind: u16, responder: Weak<dyn Responder>) -> Option<u16> {
+    /// As [`Service::respond`], of the first kind in `kinds` that nobody answers calls of. Answers which; `None`: there is none.
+    pub fn respond_in(&self, kinds: RangeInclusive<u16>, responder: Weak<dyn Responder>) -> Option<u16> {
+        self.check_generation().ok()?;
         let mut all = self.net.responders.0.lock();
-        let is_free = |kind: &u16| all.get(kind).is_none_or(|known| known.strong_count() == 0);
-        let kind = (kind..=u16::MAX).find(is_free)?;
+        let is_free = |kind: &u16| all.get(kind).is_none_or(|one| one.strong_count() == 0);
+        let kind = kinds.into_iter().find(is_free)?;
         all.insert(kind, responder);
         Some(kind)
     }
@@ -161,5 +162,26 @@ impl Service {
         self.check_generation()?;
         let asked = Asked { kind, subject, token, request };
         self.net.links.call(self, uuid, addresses, &asked, deadline)
+    }
+
+    /// As [`Service::call_net`], on a connection that nobody else calls on: a call that is refused, or that nobody answers in time, harms
+    /// no other.
+    ///
+    /// # Errors
+    /// [`NetError`].
+    #[allow(clippy::too_many_arguments)] // as above
+    pub fn call_net_alone(
+        &self,
+        uuid: &[u8; 16],
+        addresses: &[SocketAddr],
+        kind: u16,
+        subject: &[u8],
+        token: &Token,
+        request: &[u8],
+        deadline: &Deadline,
+    ) -> Result<(Arc<NetLink>, Vec<u8>), NetError> {
+        self.check_generation()?;
+        let asked = Asked { kind, subject, token, request };
+        links::call_alone(self, uuid, addresses, &asked, deadline)
     }
 }

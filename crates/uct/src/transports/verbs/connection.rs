@@ -80,6 +80,11 @@ impl Device {
 }
 
 impl Unconnected {
+    /// To post receives to, before its peer can send.
+    pub(super) fn qp(&self) -> &Qp {
+        &self.qp
+    }
+
     /// Where its peer is to connect to.
     pub(super) fn address(&self) -> QpAddress {
         self.address

@@ -1,6 +1,7 @@
 //! The memory domain of `verbs`.
 
 use std::net::{IpAddr, UdpSocket};
+use std::ops::RangeInclusive;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -12,12 +13,13 @@ use super::import::VerbsImport;
 use super::mkey::{self, Mkey};
 use super::placer::DevicePlacer;
 use super::queue::Queue;
+use super::rc::RcIface;
 use super::remote::{At, Exports, Importers};
 use super::sys::Mr;
 use super::{REMOTE, SHARE};
 use crate::api::{
-    AllocError, AttachError, AttachRequest, Attached, ComponentId, GlobalId, LinearCost, LocalMemh, Md,
-    MdAttr, MdFlags, MdParams, MemTypes, Memh, OpenError, PackError, PackFlags, RegError,
+    AllocError, AttachError, AttachRequest, Attached, ComponentId, GlobalId, Iface, IfaceError, LinearCost,
+    LocalMemh, Md, MdAttr, MdFlags, MdParams, MemTypes, Memh, OpenError, PackError, PackFlags, RegError,
 };
 use crate::config::IMPORT_TIMEOUT;
 use crate::export::{Export, Token};
@@ -55,8 +57,8 @@ struct RemoteSide {
 
 /// The global id of what means something wherever there is a way to.
 const NETWORK: &[u8] = b"net";
-/// The first number of calls to the service of other machines; each device of a context has one of its own.
-const FIRST_KIND: u16 = 0x100;
+/// Kinds of calls to the service of other machines; each device of a context has one of its own.
+const KINDS: RangeInclusive<u16> = 0x100..=0xfff;
 
 impl RemoteSide {
     fn open(device: &Arc<Device>, params: &MdParams) -> Option<Self> {
@@ -67,7 +69,7 @@ impl RemoteSide {
             .ok()?;
         let exports = Arc::new(Exports::new(device, &params.exports));
         let responder: Weak<Exports> = Arc::downgrade(&exports);
-        let kind = params.service.respond_anew(FIRST_KIND, responder)?;
+        let kind = params.service.respond_in(KINDS, responder)?;
         let importers = Importers::new(device, &params.service, params.config.get(&IMPORT_TIMEOUT));
         Some(Self { importers, exports, address, kind })
     }
@@ -159,6 +161,10 @@ impl Md for VerbsMd {
     /// Also a key for other machines, where its exporter is on this one.
     fn can_attach(&self, component: ComponentId, global_id: &[u8]) -> bool {
         component == ComponentId::VERBS && (global_id == NETWORK || global_id == self.nearby.as_bytes())
+    }
+
+    fn open_iface(&self) -> Result<Option<Box<dyn Iface>>, IfaceError> {
+        Ok(Some(Box::new(RcIface::open(&self.device, &self.params)?)))
     }
 
     fn attach(&self, request: &AttachRequest<'_>) -> Result<Attached, AttachError> {

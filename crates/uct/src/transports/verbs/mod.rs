@@ -21,6 +21,7 @@ mod md;
 pub mod mkey;
 mod placer;
 mod queue;
+pub mod rc;
 pub mod remote;
 mod sys;
 pub mod wire;
@@ -80,7 +81,11 @@ pub const CAPABILITIES: &[Capability] = &[
     },
     Capability { name: "survives-exporter-stop", supported: true, note: "once attached" },
     Capability { name: "peer-memory", supported: false, note: "a peer's memory is reached by keys only" },
-    Capability { name: "messages", supported: false, note: "it moves memory only" },
+    Capability {
+        name: "messages",
+        supported: true,
+        note: "to any worker that a network of its device reaches",
+    },
 ];
 
 impl Component for VerbsComponent {
@@ -97,7 +102,7 @@ impl Component for VerbsComponent {
     }
 
     fn vars(&self) -> &'static [&'static dyn AnyVar] {
-        &[&SHARE, &REMOTE]
+        &[&SHARE, &REMOTE, &rc::address::SERVICE_ADDRESS]
     }
 
     fn query_mds(&self) -> Vec<MdResource> {

@@ -3,10 +3,12 @@
 //! # Safety
 //! Each value here owns what the library made for it, and keeps alive what that belongs to: a queue pair its queue and its protection
 //! domain, these their context. Functions of the library may be called by any thread. What the device does to memory is said
-//! where memory is registered ([`Mr`]) and where requests are posted ([`Qp::post`]): the memory of a request is registered with registrations
+//! where memory is registered ([`Mr`]) and where requests are posted ([`Qp::post`], [`Qp::post_receive`]): the memory of a request is registered with registrations
 //! that live until it has completed, or until the queue pair is destroyed, after which the device does nothing for it.
 
 #![allow(unsafe_code)]
+
+mod channel;
 
 use std::ffi::{CStr, c_int};
 use std::io;
@@ -17,13 +19,16 @@ use std::sync::Arc;
 
 use rdma_core_sys::{
     DeviceList, Library, ibv_access_flags, ibv_comp_channel, ibv_context, ibv_cq, ibv_device_attr_ex,
-    ibv_gid, ibv_gid_entry, ibv_mr, ibv_pd, ibv_poll_cq, ibv_port_attr, ibv_post_send, ibv_qp, ibv_qp_attr,
-    ibv_qp_attr_mask, ibv_qp_init_attr, ibv_send_wr, ibv_sge, ibv_wc, ibv_wc_status,
+    ibv_gid, ibv_gid_entry, ibv_mr, ibv_pd, ibv_poll_cq, ibv_port_attr, ibv_post_recv, ibv_post_send, ibv_qp,
+    ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_init_attr, ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_sge,
+    ibv_wc, ibv_wc_status, ibv_wr_opcode,
 };
 use rustix::io::Errno;
 use ucs::fork::{self, Generation};
 
 use crate::memory::LocalMem;
+
+pub(super) use channel::Channel;
 
 /// What a function that answers null has left in errno.
 fn last_errno() -> Errno {
@@ -252,6 +257,8 @@ impl Drop for Mr {
 #[derive(Debug)]
 pub(super) struct Cq {
     raw: NonNull<ibv_cq>,
+    /// Where its events go.
+    channel: Option<Arc<Channel>>,
     context: Arc<Context>,
 }
 
@@ -263,12 +270,21 @@ unsafe impl Sync for Cq {}
 impl Cq {
     /// A queue for `entries` completions: as many requests may be on their way at once.
     pub(super) fn new(context: &Arc<Context>, entries: u32) -> Result<Self, Errno> {
+        Self::with(context, entries, None)
+    }
+
+    /// The same; its events, where they are asked for, go to `channel`, which is of the same context.
+    pub(super) fn with(
+        context: &Arc<Context>,
+        entries: u32,
+        channel: Option<&Arc<Channel>>,
+    ) -> Result<Self, Errno> {
         let entries = c_int::try_from(entries).map_err(|_| Errno::INVAL)?;
-        let none: *mut ibv_comp_channel = ptr::null_mut();
-        // SAFETY: an open context.
-        let raw =
-            unsafe { context.library.ibv_create_cq(context.raw.as_ptr(), entries, ptr::null_mut(), none, 0) };
-        Ok(Self { raw: made(raw)?, context: Arc::clone(context) })
+        let events: *mut ibv_comp_channel = channel.map_or(ptr::null_mut(), |channel| channel.raw().as_ptr());
+        let opened = context.raw.as_ptr();
+        // SAFETY: an open context, and a channel of it or none.
+        let raw = unsafe { context.library.ibv_create_cq(opened, entries, ptr::null_mut(), events, 0) };
+        Ok(Self { raw: made(raw)?, channel: channel.map(Arc::clone), context: Arc::clone(context) })
     }
 
     /// The next completion, if there is one.
@@ -298,6 +314,8 @@ pub(super) struct Qp {
     raw: NonNull<ibv_qp>,
     pd: Arc<Pd>,
     cq: Cq,
+    /// Bytes of a request that the device takes while it is posted.
+    inline: u32,
 }
 
 // SAFETY: as of `Context`.
@@ -312,7 +330,12 @@ impl Qp {
         init.recv_cq = cq.raw.as_ptr();
         // SAFETY: an open domain; a queue of its context.
         let raw = made(unsafe { pd.context.library.ibv_create_qp(pd.raw.as_ptr(), &mut init) })?;
-        Ok(Self { raw, pd: Arc::clone(pd), cq })
+        Ok(Self { raw, pd: Arc::clone(pd), cq, inline: init.cap.max_inline_data })
+    }
+
+    /// Most bytes that can be posted by [`Qp::post_inline`].
+    pub(super) fn inline(&self) -> u32 {
+        self.inline
     }
 
     pub(super) fn number(&self) -> u32 {
@@ -342,6 +365,29 @@ impl Qp {
         let mut bad = ptr::null_mut();
         // SAFETY: an open queue pair; the list is read during the call; the caller answers for the memory.
         done(unsafe { ibv_post_send(self.raw.as_ptr(), &mut request, &mut bad) })
+    }
+}
+
+impl Qp {
+    /// Posts a request whose bytes are read while it is posted: [`Qp::inline`] at most. What it needs beside them is in `request`.
+    pub(super) fn post_inline(&self, bytes: &[u8], mut request: ibv_send_wr) -> Result<(), Errno> {
+        let length = u32::try_from(bytes.len()).ok().filter(|len| *len <= self.inline).ok_or(Errno::INVAL)?;
+        let sge = ibv_sge { addr: bytes.as_ptr().expose_provenance() as u64, length, lkey: 0 };
+        request.opcode = ibv_wr_opcode::IBV_WR_SEND;
+        request.send_flags |= ibv_send_flags::IBV_SEND_INLINE.0;
+        // SAFETY: a SEND has no remote range, and one that is inline has read the bytes when this returns (`ibv_post_send(3)`).
+        unsafe { self.post(sge, request) }
+    }
+
+    /// Posts a receive of one buffer.
+    ///
+    /// # Safety
+    /// `sge` names memory that the caller may have written so, of a registration that lives until the receive has completed or this is dropped.
+    pub(super) unsafe fn post_receive(&self, mut sge: ibv_sge, wr_id: u64) -> Result<(), Errno> {
+        let mut request = ibv_recv_wr { wr_id, next: ptr::null_mut(), sg_list: &mut sge, num_sge: 1 };
+        let mut bad = ptr::null_mut();
+        // SAFETY: an open queue pair; the list is read during the call; the caller answers for the memory.
+        done(unsafe { ibv_post_recv(self.raw.as_ptr(), &mut request, &mut bad) })
     }
 }
 

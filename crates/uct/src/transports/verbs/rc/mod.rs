@@ -1,0 +1,13 @@
+//! The interface of `verbs`: active messages by reliable connections (RC), between workers of any two machines.
+
+pub mod address;
+mod credits;
+mod endpoint;
+mod entrance;
+mod iface;
+mod life;
+mod queue;
+mod sends;
+pub mod wire;
+
+pub(super) use iface::RcIface;
