@@ -228,6 +228,50 @@ pub fn address_shm(data: &[u8]) -> bool {
     true
 }
 
+/// The address of an interface of `verbs`.
+///
+/// # Panics
+/// When bytes are accepted that the encoder does not write.
+pub fn address_verbs(data: &[u8]) -> bool {
+    let Ok(address) = verbs::rc::wire::Address::decode(data) else { return false };
+    assert_eq!(address.encode(), data, "the encoding is canonical");
+    assert!(!address.sockets.is_empty() && address.sockets.len() <= verbs::rc::wire::MAX_SOCKETS);
+    true
+}
+
+/// A call by which one interface of `verbs` connects to another.
+///
+/// # Panics
+/// When bytes are accepted that the encoder does not write.
+pub fn verbs_call(data: &[u8]) -> bool {
+    let Ok(call) = verbs::rc::wire::Call::decode(data) else { return false };
+    assert_eq!(call.encode(), data, "the encoding is canonical");
+    true
+}
+
+/// The reply to such a call.
+///
+/// # Panics
+/// When bytes are accepted that the encoder does not write.
+pub fn verbs_reply(data: &[u8]) -> bool {
+    let Ok(reply) = verbs::rc::wire::Reply::decode(data) else { return false };
+    assert_eq!(reply.encode(), data, "the encoding is canonical");
+    true
+}
+
+/// A SEND between interfaces of `verbs`: its header, and how long it is.
+///
+/// # Panics
+/// When a header is accepted that the encoder does not write.
+pub fn verbs_header(data: &[u8]) -> bool {
+    use verbs::rc::wire::{HEADER_LEN, Header};
+    let mut begin = [0; HEADER_LEN];
+    begin.iter_mut().zip(data).for_each(|(to, from)| *to = *from);
+    let Ok(header) = Header::decode(&begin, data.len()) else { return false };
+    assert_eq!(header.encode(), begin, "the encoding is canonical");
+    true
+}
+
 /// A request on the service socket, and what an export table with two exports, one of them revoked, says to it: as it is, and
 /// with those parts taken from a living export that the sequence number selects. Or an introduction, or a placing.
 ///

@@ -7,11 +7,12 @@
 //! | [`handle_import`] | an import of a changed handle never panics and never reaches another region than the token's |
 //! | [`service_request`], [`service_reply`] | a message is refused or canonical; an export table grants what it published only |
 //! | [`net_hello`], [`net_call`], [`net_reply`] | a message between services of two machines is refused or canonical; a proof is that of the token alone |
-//! | [`worker_address`], [`address_self`], [`address_shm`] | an address is refused or canonical, with any checksum and with the right one |
+//! | [`worker_address`], [`address_self`], [`address_shm`], [`address_verbs`] | an address is refused or canonical, with any checksum and with the right one |
 //! | [`am_message`] | a message of an endpoint is refused or canonical |
 //! | [`rkey`] | a packed rkey is refused or canonical, and so is the handle in it |
 //! | [`ring`] | a ring loses nothing between its ends, and bears all that a third one writes |
 //! | [`mkey_cma`], [`mkey_self`], [`mkey_shm`], [`mkey_verbs`] | a key is refused or canonical |
+//! | [`verbs_call`], [`verbs_reply`], [`verbs_header`] | what interfaces of `verbs` tell each other is refused or canonical |
 //!
 //! libFuzzer drives them through the programs in `fuzz_targets`; `cargo test -p rucx-fuzz` replays the corpora.
 
@@ -25,8 +26,9 @@ mod input;
 mod ring;
 
 pub use formats::{
-    address_self, address_shm, am_message, handle_decode, mkey_cma, mkey_self, mkey_shm, mkey_verbs,
-    net_call, net_hello, net_reply, rkey, service_reply, service_request, worker_address,
+    address_self, address_shm, address_verbs, am_message, handle_decode, mkey_cma, mkey_self, mkey_shm,
+    mkey_verbs, net_call, net_hello, net_reply, rkey, service_reply, service_request, verbs_call,
+    verbs_header, verbs_reply, worker_address,
 };
 pub use import::handle_import;
 pub use ring::ring;
@@ -38,6 +40,7 @@ pub type Target = fn(&[u8]) -> bool;
 pub const TARGETS: &[(&str, Target)] = &[
     ("address_self", address_self),
     ("address_shm", address_shm),
+    ("address_verbs", address_verbs),
     ("am_message", am_message),
     ("handle_decode", handle_decode),
     ("handle_import", handle_import),
@@ -52,6 +55,9 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("rkey", rkey),
     ("service_reply", service_reply),
     ("service_request", service_request),
+    ("verbs_call", verbs_call),
+    ("verbs_header", verbs_header),
+    ("verbs_reply", verbs_reply),
     ("worker_address", worker_address),
 ];
 

@@ -39,6 +39,11 @@ fn address_shm() {
 }
 
 #[test]
+fn address_verbs() {
+    replay("address_verbs");
+}
+
+#[test]
 fn am_message() {
     replay("am_message");
 }
@@ -106,6 +111,21 @@ fn service_reply() {
 #[test]
 fn service_request() {
     replay("service_request");
+}
+
+#[test]
+fn verbs_call() {
+    replay("verbs_call");
+}
+
+#[test]
+fn verbs_header() {
+    replay("verbs_header");
+}
+
+#[test]
+fn verbs_reply() {
+    replay("verbs_reply");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The formats of this crate against the golden vectors, and against changed bytes: keys of `self`, `shm` and `cma`, addresses of
-//! their interfaces, the messages on the service socket, and those between services of two machines.
+//! their interfaces, what interfaces of `verbs` tell each other, the messages on the service socket, and those between services of two
+//! machines.
 
 #[path = "wire/net.rs"]
 mod net;
@@ -296,6 +297,86 @@ fn shm_address() -> Format<shm::wire::Address> {
     }
 }
 
+fn verbs_address() -> Format<verbs::rc::wire::Address> {
+    Format {
+        vectors: "address-verbs/v1",
+        len: verbs::rc::wire::ADDRESS_LEN,
+        decode: |bytes| verbs::rc::wire::Address::decode(bytes).map_err(str::to_owned),
+        encode: |address| address.encode().to_vec(),
+        lines: |address| {
+            let mut lines = vec![
+                format!("context_uuid = {}", hex(&address.context_uuid)),
+                format!("token = {}", hex(address.token.as_bytes())),
+                format!("instance = {}", hex(&address.instance)),
+                format!("kind = {}", address.kind),
+                format!("link = {:?}", address.link),
+            ];
+            lines.extend(address.sockets.iter().map(|socket| format!("socket = {socket}")));
+            lines
+        },
+    }
+}
+
+fn queue_pair(qp: &verbs::wire::QpAddress) -> Vec<String> {
+    vec![
+        format!("number = {}", qp.number),
+        format!("psn = {}", qp.psn),
+        format!("gid = {}", qp.gid.map_or("none".to_owned(), |gid| hex(&gid))),
+        format!("lid = {}", qp.lid),
+        format!("mtu = {}", qp.mtu),
+        format!("reads = {}", qp.reads),
+    ]
+}
+
+fn verbs_call() -> Format<verbs::rc::wire::Call> {
+    Format {
+        vectors: "verbs-call/v1",
+        len: verbs::rc::wire::CALL_LEN,
+        decode: |bytes| verbs::rc::wire::Call::decode(bytes).map_err(str::to_owned),
+        encode: |call| call.encode().to_vec(),
+        lines: |call| {
+            let mut lines = queue_pair(&call.qp);
+            lines.extend([
+                format!("context_uuid = {}", hex(&call.context_uuid)),
+                format!("life = {}", call.life),
+                format!("receives = {}", call.receives),
+            ]);
+            lines
+        },
+    }
+}
+
+fn verbs_reply() -> Format<verbs::rc::wire::Reply> {
+    Format {
+        vectors: "verbs-reply/v1",
+        len: verbs::rc::wire::REPLY_LEN,
+        decode: |bytes| verbs::rc::wire::Reply::decode(bytes).map_err(str::to_owned),
+        encode: |reply| reply.encode().to_vec(),
+        lines: |reply| {
+            let mut lines = queue_pair(&reply.qp);
+            lines.extend([format!("life = {}", reply.life), format!("receives = {}", reply.receives)]);
+            lines
+        },
+    }
+}
+
+/// What begins a SEND: with no bytes behind it, but for one that is refused for them.
+fn verbs_header() -> Format<verbs::rc::wire::Header> {
+    use verbs::rc::wire::{HEADER_LEN, Header};
+    Format {
+        vectors: "verbs-header/v1",
+        len: HEADER_LEN,
+        decode: |bytes| {
+            let mut begin = [0; HEADER_LEN];
+            let len = bytes.len().min(HEADER_LEN);
+            begin[..len].copy_from_slice(&bytes[..len]);
+            Header::decode(&begin, bytes.len()).map_err(str::to_owned)
+        },
+        encode: |header| header.encode().to_vec(),
+        lines: |header| vec![format!("kind = {:?}", header.kind), format!("credits = {}", header.credits)],
+    }
+}
+
 impl<T: Debug + PartialEq> Format<T> {
     fn vectors_hold(&self) {
         let (mut good, mut bad) = (0, 0);
@@ -360,6 +441,10 @@ fn vectors_of_version_1_hold() {
     verbs_key().vectors_hold();
     self_address().vectors_hold();
     shm_address().vectors_hold();
+    verbs_address().vectors_hold();
+    verbs_call().vectors_hold();
+    verbs_reply().vectors_hold();
+    verbs_header().vectors_hold();
     request().vectors_hold();
     introduction().vectors_hold();
     placing().vectors_hold();
@@ -397,6 +482,9 @@ fn other_lengths_are_refused_and_every_byte_is_canonical() {
     verbs_key().every_byte_counts();
     self_address().every_byte_counts();
     shm_address().every_byte_counts();
+    verbs_address().every_byte_counts();
+    verbs_call().every_byte_counts();
+    verbs_reply().every_byte_counts();
     request().every_byte_counts();
     introduction().every_byte_counts();
     placing().every_byte_counts();
@@ -536,6 +624,10 @@ proptest! {
         check(&verbs_key(), &bytes, &[]);
         check(&self_address(), &bytes, &[]);
         check(&shm_address(), &bytes, &[]);
+        check(&verbs_address(), &bytes, &[]);
+        check(&verbs_call(), &bytes, &[]);
+        check(&verbs_reply(), &bytes, &[]);
+        check(&verbs_header(), &bytes[..bytes.len().min(8)], &[]);
         check(&introduction(), &bytes, if magic { b"RXSQ\x01\x00\x02\x00\0\0\0\0\0\0\0\0" } else { b"" });
         check(&placing(), &bytes, if magic { b"RXSQ\x01\x00\x03\x00\0\0\0\0\0\0\0\0" } else { b"" });
         check(&placed(), &bytes, if magic { b"RXSP\x01\x00\0\0" } else { b"" });

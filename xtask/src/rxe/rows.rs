@@ -62,7 +62,7 @@ pub(crate) const ROWS: &[Row] = &[
     Row {
         build: &["-p", "uct-conformance", "--features", "rxe-tests", "--test", "verbs"],
         skip: SLOW,
-        secs: 300,
+        secs: 600,
         ..ROW
     },
     Row {
@@ -95,7 +95,7 @@ pub(crate) const ROWS: &[Row] = &[
         ..ROW
     },
     Row {
-        build: &["-p", "uct", "--lib"],
+        build: &["-p", "uct", "--features", "rxe-tests", "--lib"],
         skip: &["ring::", "service::net::", "revocations_and_accesses", "a_slot_is_taken_over"],
         ..ROW
     },

@@ -1,9 +1,10 @@
-//! Bytes go from one host to another by their devices, and nothing else: a reliable connection, a WRITE and a READ.
+//! Bytes go from one host to another by their devices, and nothing else: a reliable connection, a WRITE and a READ; messages of workers.
 
 #![deny(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc)] // tests
 
 mod end;
+mod messages;
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream};
@@ -28,6 +29,15 @@ fn pattern() -> Vec<u8> {
 }
 
 fn a_write_and_a_read() {
+    on_both("one_of_two", talk);
+}
+
+fn messages_of_workers() {
+    on_both("one_of_two_workers", messages::talk);
+}
+
+/// Does this on both hosts: here, if this is one of them, or in two processes with this role.
+fn on_both(name: &str, talk: fn(Host, Hosts)) {
     match hosts() {
         None => skip(
             "this guest has no second host: network namespaces with a device of rxe each are for newer kernels",
@@ -36,7 +46,7 @@ fn a_write_and_a_read() {
         Some(Hosts::Guests(host)) => talk(host, Hosts::Guests(host)),
         Some(Hosts::Namespaces) => {
             let start = |host: Host| {
-                let role = Role::new("one_of_two").arg(host.name()).in_netns(host.namespace());
+                let role = Role::new(name).arg(host.name()).in_netns(host.namespace());
                 role.deadline(PATIENCE).start()
             };
             let (mut b, mut a) = (start(Host::B), start(Host::A));
@@ -48,6 +58,10 @@ fn a_write_and_a_read() {
 
 fn one_of_two() {
     talk(Host::of(&role::args()[0]), Hosts::Namespaces);
+}
+
+fn one_of_two_workers() {
+    messages::talk(Host::of(&role::args()[0]), Hosts::Namespaces);
 }
 
 /// What this host does, and what its device has counted then.
@@ -136,5 +150,8 @@ fn until<T>(deadline: Instant, mut attempt: impl FnMut() -> Option<T>) -> T {
 }
 
 fn main() -> std::process::ExitCode {
-    testkit::main! { roles: [one_of_two], tests: [a_write_and_a_read => .secs(150)] }
+    testkit::main! {
+        roles: [one_of_two, one_of_two_workers],
+        tests: [a_write_and_a_read => .secs(150), messages_of_workers => .secs(150)],
+    }
 }

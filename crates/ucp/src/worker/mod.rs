@@ -101,6 +101,10 @@ impl Context {
         let (mut ifaces, mut lanes) = (Vec::new(), Vec::new());
         for open in &self.inner.mds {
             let component = open.md.attr().component;
+            // An address has one entry of each component: of several devices the first that messages go by.
+            if lanes.iter().any(|lane: &Lane| lane.component == component) {
+                continue;
+            }
             match open.md.open_iface() {
                 Ok(Some(iface)) => {
                     let attr = iface.attr();

@@ -145,6 +145,11 @@ fn shapes(bench: &Bench) -> &'static [Shape] {
     }
 }
 
+/// Whether a device carries the messages: what was sent is on its way then, and not there yet.
+pub(crate) fn by_device(bench: &Bench) -> bool {
+    bench.fixture.component.name() == "verbs"
+}
+
 /// Runs a check, and says in which shape it has failed.
 fn run(bench: &Bench, shape: Shape, check: impl Fn(&mut World)) {
     let run = AssertUnwindSafe(|| check(&mut World::open(bench, shape)));

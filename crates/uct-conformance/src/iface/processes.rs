@@ -18,6 +18,7 @@ pub(crate) const CHECKS: &[Check] = list![iface:
     another_process_echoes in OtherProcess,
     a_stopped_process_holds_nobody_up in OtherProcess,
     a_killed_process_is_gone in OtherProcess,
+    one_killed_in_mid_traffic_is_gone in OtherProcess,
 ];
 
 /// Sends each message back, until it is killed. Without an interface it says so, by an empty address.
@@ -161,4 +162,36 @@ fn a_killed_process_is_gone(bench: &Bench) {
     // What is left of this side is of use.
     let other = open(&bench.importer);
     apart.iface.connect(&other.address(), &Deadline::after(PATIENCE)).unwrap();
+}
+
+/// Killed while messages go both ways: what has come is whole and in order, then it is told once.
+fn one_killed_in_mid_traffic_is_gone(bench: &Bench) {
+    let Some(mut apart) = Apart::open(bench) else { return };
+    let ep = apart.connect();
+    let is_gone = |event: &Event| matches!(event, Event::Gone(..));
+    let (begin, mut sent, mut is_killed) = (Instant::now(), 0, false);
+    while !apart.log.0.iter().any(is_gone) {
+        assert!(begin.elapsed() < 3 * PATIENCE, "nobody tells of its end");
+        let Event::Am(_, _, bytes) = message(ep, sent) else { unreachable!() };
+        match apart.am(ep, sent, &bytes) {
+            Ok(()) => sent += 1,
+            Err(SendError::Full | SendError::Gone) => {}
+            Err(error) => panic!("message {sent}: {error}"),
+        }
+        apart.iface.progress(&mut apart.log);
+        if !is_killed && apart.log.0.len() > 200 {
+            apart.child.kill();
+            is_killed = true;
+        }
+    }
+    assert!(is_killed, "it was gone before");
+    for _ in 0..100 {
+        apart.iface.progress(&mut apart.log);
+    }
+    let told = apart.log.0.len();
+    assert!(is_gone(&apart.log.0[told - 1]), "its end is the last");
+    for (event, tag) in apart.log.0[..told - 1].iter().zip(0..) {
+        assert!(*event == message(ep, tag), "message {tag}");
+    }
+    assert_eq!(apart.am(ep, 1, b"to nobody"), Err(SendError::Gone));
 }

@@ -9,7 +9,7 @@ use uct::api::{EpId, Gone, Iface, NewEp, Payload, SendError, Sink};
 use uct::memory::Local;
 
 use super::waiting::wakes;
-use super::{End, Event, Log, PATIENCE, Shape, World, each, each_of_two};
+use super::{End, Event, Log, PATIENCE, Shape, World, by_device, each, each_of_two};
 use crate::bench::Bench;
 use crate::fixture::pattern;
 use crate::{Check, list};
@@ -141,22 +141,25 @@ fn both(world: &mut World, count: u32, sleeps: bool) {
 }
 
 fn two_threads_send_all(bench: &Bench) {
-    each(bench, |world| both(world, 100_000, false));
+    let count = if by_device(bench) { 10_000 } else { 100_000 };
+    each(bench, |world| both(world, count, false));
 }
 
 fn two_threads_that_sleep_are_woken(bench: &Bench) {
-    each(bench, |world| both(world, 20_000, true));
+    let count = if by_device(bench) { 5_000 } else { 20_000 };
+    each(bench, |world| both(world, count, true));
 }
 
 /// One thread connects, sends a few messages and disconnects at once, again and again. The other one, which looks all the while, is
 /// told of each: that it has come, its messages, that it is gone.
 fn guests_of_another_thread_are_heard_to_the_end(bench: &Bench) {
-    const GUESTS: u32 = 500;
+    // A device takes its time for a connection.
+    let all = if by_device(bench) { 50 } else { 500 };
     each_of_two(bench, |world| {
         let (mut guest, mut host) = (world.take(A), world.take(B));
         let address = host.address();
         let guests = move || {
-            for number in 0..GUESTS {
+            for number in 0..all {
                 let ep = guest.connect(&address, &Deadline::after(PATIENCE)).unwrap().ep;
                 let count = 1 + number % 5;
                 for tag in 0..count {
@@ -169,7 +172,7 @@ fn guests_of_another_thread_are_heard_to_the_end(bench: &Bench) {
             scope.spawn(guests);
             let (mut log, mut here, mut left) = (Log::default(), HashMap::new(), 0);
             let mut last = Instant::now();
-            while left < GUESTS {
+            while left < all {
                 if host.progress(&mut log) == 0 {
                     assert!(last.elapsed() < PATIENCE, "{left} guests were heard to the end");
                     thread::yield_now();

@@ -5,7 +5,7 @@
 pub mod cma;
 #[cfg(any(feature = "shm", feature = "cma", feature = "verbs"))]
 mod mkey;
-#[cfg(any(feature = "self", feature = "shm"))]
+#[cfg(any(feature = "self", feature = "shm", feature = "verbs"))]
 mod places;
 #[cfg(feature = "self")]
 pub mod self_;

@@ -45,16 +45,19 @@ impl<T> Places<T> {
     }
 
     /// The numbers of all that are there.
+    #[cfg(feature = "verbs")]
     pub(super) fn ids(&self) -> Vec<EpId> {
         let places = (0..).zip(&self.all).filter(|(_, place)| place.value.is_some());
         places.map(|(index, place)| EpId { index, generation: place.generation }).collect()
     }
 
     /// Whatever has that place now.
+    #[cfg(any(feature = "shm", test))]
     pub(super) fn at(&self, index: u32) -> Option<&T> {
         self.all.get(index as usize)?.value.as_ref()
     }
 
+    #[cfg(any(feature = "shm", feature = "verbs", test))]
     #[inline]
     pub(super) fn each(&mut self, mut f: impl FnMut(EpId, &mut T)) {
         for (index, place) in self.all.iter_mut().enumerate() {

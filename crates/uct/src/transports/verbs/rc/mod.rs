@@ -8,6 +8,8 @@ mod iface;
 mod life;
 mod queue;
 mod sends;
+#[cfg(all(test, feature = "rxe-tests"))]
+mod tests;
 pub mod wire;
 
 pub(super) use iface::RcIface;

@@ -8,7 +8,7 @@ pub(super) const MESSAGES: u16 = 128;
 /// Requests on their way at once: those, and what is no message.
 pub(super) const SENDS: u16 = MESSAGES + RESERVE;
 /// Buffers of messages that the device does not take while they are posted.
-const BUFFERS: u16 = 12;
+const BUFFERS: u16 = 28;
 /// All buffers: a device may take nothing so, and what is no message has some of its own. A power of two, as their numbers begin anew.
 pub(super) const ALL_BUFFERS: u16 = BUFFERS + RESERVE;
 /// Numbers of requests that are told apart.

@@ -1,0 +1,296 @@
+//! Peers that keep no rules, on a device: `cargo xtask rxe --filter rc::tests`.
+
+#![allow(clippy::unwrap_used)] // tests
+
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ucs::Status;
+use ucs::config::Config;
+use ucs::time::Deadline;
+
+use super::RcIface;
+use super::queue::{Completed, MESSAGES, Opening, Queue, RECEIVES};
+use super::wire::{Address, Call, HEADER_LEN, Header, Kind, Reply};
+use crate::api::{Component, EpId, Gone, Iface, MdParams, NewEp, Payload, Sink};
+use crate::config::MAX_CONNECTIONS;
+use crate::export::{ExportTable, Token};
+use crate::memory::Local;
+use crate::service::{NetError, NetLink, Service};
+use crate::transports::verbs::VerbsComponent;
+use crate::transports::verbs::device::{Device, names};
+use crate::transports::verbs::sys::Channel;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A context with a device and an interface.
+struct Side {
+    iface: RcIface,
+    device: Arc<Device>,
+    params: MdParams,
+    told: Told,
+}
+
+#[derive(Default)]
+struct Told {
+    arrived: Vec<EpId>,
+    messages: Vec<(EpId, u32, usize)>,
+    gone: Vec<(EpId, Gone)>,
+}
+
+impl Sink for Told {
+    fn arrived(&mut self, new: NewEp) {
+        self.arrived.push(new.ep);
+    }
+
+    fn am(&mut self, ep: EpId, tag: u32, payload: &dyn Payload) {
+        self.messages.push((ep, tag, payload.len()));
+    }
+
+    fn gone(&mut self, ep: EpId, why: Gone) {
+        self.gone.push((ep, why));
+    }
+}
+
+impl Side {
+    fn open() -> Self {
+        Self::with(&[])
+    }
+
+    fn with(settings: &[(&'static str, &'static str)]) -> Self {
+        let exports = Arc::new(ExportTable::new(PATIENCE).unwrap());
+        let service = Arc::new(Service::new(Arc::clone(&exports), None));
+        let config = Config::builder(crate::config::VARS).vars(VerbsComponent.vars()).ignore_env();
+        let config = settings.iter().fold(config, |config, (name, value)| config.set(*name, *value));
+        let params = MdParams { exports, service, config: config.build().unwrap() };
+        let device = Arc::new(Device::open(names().first().expect("a device")).unwrap());
+        let iface = RcIface::open(&device, &params).unwrap();
+        Self { iface, device, params, told: Told::default() }
+    }
+
+    fn address(&self) -> Address {
+        Address::decode(&self.iface.address()).unwrap()
+    }
+
+    #[track_caller]
+    fn until(&mut self, what: &str, is_so: impl Fn(&Told) -> bool) {
+        let begin = Instant::now();
+        while !is_so(&self.told) {
+            assert!(begin.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+            if self.iface.progress(&mut self.told) == 0 {
+                thread::yield_now();
+            }
+        }
+    }
+
+    /// For as long as what is on its way takes.
+    fn settle(&mut self) {
+        for _ in 0..50 {
+            self.iface.progress(&mut self.told);
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+/// Who calls an interface, and does as it likes from then on.
+struct Raw {
+    queue: Queue,
+    link: Option<Arc<NetLink>>,
+    posted: u32,
+}
+
+impl Raw {
+    fn call(side: &Side, to: &Address, call: &Call) -> Result<(Arc<NetLink>, Reply), NetError> {
+        let (service, deadline) = (&side.params.service, Deadline::after(PATIENCE));
+        let Address { context_uuid, sockets, kind, instance, token, .. } = to;
+        let answer =
+            service.call_net_alone(context_uuid, sockets, *kind, instance, token, &call.encode(), &deadline);
+        answer.map(|(link, reply)| (link, Reply::decode(&reply).unwrap()))
+    }
+
+    /// Connects, and says nothing.
+    fn silent(side: &Side, to: &Address) -> Self {
+        let channel = Arc::new(Channel::new(&side.device.context).unwrap());
+        let opening = Opening::new(&side.device, &channel).unwrap();
+        let context_uuid = *side.params.exports.uuid();
+        let call = Call { qp: opening.address(), context_uuid, life: 0, receives: MESSAGES };
+        let (link, reply) = Self::call(side, to, &call).unwrap();
+        Self { queue: opening.connect(&reply.qp).unwrap(), link: Some(link), posted: 0 }
+    }
+
+    fn greeted(side: &Side, to: &Address) -> Self {
+        let mut raw = Self::silent(side, to);
+        raw.send(&header(Kind::Greeting, 0));
+        raw
+    }
+
+    fn send(&mut self, bytes: &[u8]) {
+        assert_eq!(self.queue.send_inline(bytes, self.posted, true), Ok(()));
+        self.posted += 1;
+    }
+}
+
+fn header(kind: Kind, credits: u16) -> [u8; HEADER_LEN] {
+    Header { kind, credits }.encode()
+}
+
+/// Good ends beside the bad ones, which live on.
+struct Good {
+    other: Side,
+    ep: EpId,
+}
+
+impl Good {
+    fn connect(side: &mut Side) -> Self {
+        let mut other = Side::open();
+        let address = side.iface.address();
+        let ep = other.iface.connect(&address, &Deadline::after(PATIENCE)).unwrap().ep;
+        side.until("the good one", |told| told.arrived.len() == 1);
+        Self { other, ep }
+    }
+
+    #[track_caller]
+    fn is_heard(&mut self, side: &mut Side) {
+        let before = side.told.messages.len();
+        self.other.iface.am(self.ep, 7, [&[], &[]], &Local::bytes(b"it lives on")).unwrap();
+        side.until("the good one's message", |told| told.messages.len() == before + 1);
+    }
+}
+
+/// Sends these after a greeting: the endpoint is told as corrupt, and another one lives on.
+#[track_caller]
+fn is_corrupt(what: &str, sends: &[Vec<u8>]) {
+    let mut side = Side::open();
+    let mut good = Good::connect(&mut side);
+    let stranger = Side::open();
+    let mut raw = Raw::greeted(&stranger, &side.address());
+    sends.iter().for_each(|bytes| raw.send(bytes));
+    side.until(what, |told| !told.gone.is_empty());
+    let bad = side.told.arrived[1];
+    assert_eq!(side.told.gone, [(bad, Gone::Corrupt)], "{what}");
+    side.iface.disconnect(bad);
+    good.is_heard(&mut side);
+}
+
+#[test]
+fn garbage_is_corrupt() {
+    is_corrupt("no kind", &[vec![9; HEADER_LEN]]);
+    is_corrupt("less than a header", &[vec![1, 0, 0]]);
+    is_corrupt("nothing at all", &[Vec::new()]);
+    is_corrupt("an end with bytes", &[[&header(Kind::End, 0)[..], b"x"].concat()]);
+    is_corrupt("a second greeting", &[header(Kind::Greeting, 0).to_vec()]);
+}
+
+#[test]
+fn credits_that_were_not_spent_are_corrupt() {
+    is_corrupt("credits for nothing", &[header(Kind::Credits, MESSAGES).to_vec()]);
+    is_corrupt("credits that are none", &[header(Kind::Credits, 0).to_vec()]);
+    is_corrupt("a message with credits", &[header(Kind::Message(1), 1).to_vec()]);
+}
+
+/// More than there are receives: the sender's device gives up, and nobody else is held up by it.
+#[test]
+fn more_than_there_are_receives_ends_its_sender() {
+    let mut side = Side::open();
+    let mut good = Good::connect(&mut side);
+    let stranger = Side::open();
+    let mut raw = Raw::greeted(&stranger, &side.address());
+    for _ in 0..130 {
+        raw.send(&header(Kind::Message(1), 0));
+    }
+    let begin = Instant::now();
+    // Greeting and messages: three more than the receives with which the next ones are refused for a while.
+    let mut failed = false;
+    while !failed {
+        assert!(begin.elapsed() < PATIENCE, "the sender's device does not give up");
+        match raw.queue.poll(&stranger.device) {
+            Some(Completed::Failed(words)) => {
+                assert!(words.contains("RNR") || words.contains("Flushed"), "{words}");
+                failed = true;
+            }
+            Some(_) if raw.posted < 200 => raw.send(&header(Kind::Message(1), 0)),
+            _ => thread::yield_now(),
+        }
+    }
+    drop(raw);
+    side.until("its end", |told| !told.gone.is_empty());
+    assert_eq!(side.told.gone.len(), 1);
+    assert!(side.told.messages.len() <= usize::from(RECEIVES), "what has come before");
+    good.is_heard(&mut side);
+}
+
+#[test]
+fn who_does_not_greet_is_not_told_of() {
+    let mut side = Side::open();
+    let stranger = Side::open();
+    let mut rude = Raw::silent(&stranger, &side.address());
+    rude.send(&header(Kind::Message(1), 0));
+    let mut shy = Raw::silent(&stranger, &side.address());
+    side.settle();
+    shy.link = None;
+    side.settle();
+    assert!(side.told.arrived.is_empty() && side.told.gone.is_empty() && side.told.messages.is_empty());
+    // And leaves nothing: it may sleep.
+    let begin = Instant::now();
+    while !side.iface.arm() {
+        assert!(begin.elapsed() < PATIENCE, "it finds no sleep");
+        side.iface.progress(&mut side.told);
+    }
+}
+
+#[test]
+fn a_wrong_token_is_denied_and_harms_no_endpoint() {
+    let mut side = Side::open();
+    let mut good = Good::connect(&mut side);
+    let address = side.address();
+    let wrong = Address { token: Token::from_bytes([7; 16]), ..address.clone() }.encode();
+    for _ in 0..2 * crate::service::net::MAX_FAILURES {
+        let error = good.other.iface.connect(&wrong, &Deadline::after(PATIENCE)).unwrap_err();
+        assert_eq!(error.status(), Status::AccessDenied, "{error}");
+    }
+    let old = Address { instance: [7; 8], ..address }.encode();
+    let error = good.other.iface.connect(&old, &Deadline::after(PATIENCE)).unwrap_err();
+    assert_eq!(error.status(), Status::Stale, "{error}");
+    good.is_heard(&mut side);
+    assert!(side.told.gone.is_empty());
+}
+
+#[test]
+fn nobody_there_is_told_in_time() {
+    let mut side = Side::open();
+    // Of a network for documentation: nobody is there (RFC 5737).
+    let sockets = vec!["192.0.2.1:40000".parse().unwrap(), "127.0.0.1:1".parse().unwrap()];
+    let address = Address { sockets, ..side.address() }.encode();
+    let begin = Instant::now();
+    let error = side.iface.connect(&address, &Deadline::after(Duration::from_millis(500))).unwrap_err();
+    assert_eq!(error.status(), Status::Unreachable, "{error}");
+    assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
+}
+
+#[test]
+fn a_life_that_is_none_is_stale() {
+    let (side, stranger) = (Side::open(), Side::open());
+    let channel = Arc::new(Channel::new(&stranger.device.context).unwrap());
+    let opening = Opening::new(&stranger.device, &channel).unwrap();
+    for (life, context_uuid) in [(u64::MAX, *stranger.params.exports.uuid()), (1, [7; 16])] {
+        let call = Call { qp: opening.address(), context_uuid, life, receives: MESSAGES };
+        let answer = Raw::call(&stranger, &side.address(), &call);
+        assert!(matches!(answer, Err(NetError::Refused { status: Status::Stale, .. })), "{answer:?}");
+    }
+}
+
+#[test]
+fn so_many_come_and_no_more() {
+    let side = Side::with(&[(MAX_CONNECTIONS.name(), "4")]);
+    let (address, mut other) = (side.iface.address(), Side::open());
+    let connect = |other: &mut Side| other.iface.connect(&address, &Deadline::after(PATIENCE));
+    let ep = connect(&mut other).unwrap().ep;
+    connect(&mut other).unwrap();
+    assert_eq!(connect(&mut other).unwrap_err().status(), Status::ExceedsLimit, "half of them of one peer");
+    let mut third = Side::open();
+    connect(&mut third).unwrap();
+    connect(&mut third).unwrap();
+    assert_eq!(connect(&mut Side::open()).unwrap_err().status(), Status::ExceedsLimit);
+    other.iface.disconnect(ep);
+}
