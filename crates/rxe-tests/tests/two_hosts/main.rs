@@ -5,6 +5,7 @@
 
 mod end;
 mod messages;
+mod workers;
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream};
@@ -36,6 +37,10 @@ fn messages_of_workers() {
     on_both("one_of_two_workers", messages::talk);
 }
 
+fn workers_talk() {
+    on_both("one_of_two_ucp", workers::talk);
+}
+
 /// Does this on both hosts: here, if this is one of them, or in two processes with this role.
 fn on_both(name: &str, talk: fn(Host, Hosts)) {
     match hosts() {
@@ -58,6 +63,10 @@ fn on_both(name: &str, talk: fn(Host, Hosts)) {
 
 fn one_of_two() {
     talk(Host::of(&role::args()[0]), Hosts::Namespaces);
+}
+
+fn one_of_two_ucp() {
+    workers::talk(Host::of(&role::args()[0]), Hosts::Namespaces);
 }
 
 fn one_of_two_workers() {
@@ -151,7 +160,7 @@ fn until<T>(deadline: Instant, mut attempt: impl FnMut() -> Option<T>) -> T {
 
 fn main() -> std::process::ExitCode {
     testkit::main! {
-        roles: [one_of_two, one_of_two_workers],
-        tests: [a_write_and_a_read => .secs(150), messages_of_workers => .secs(150)],
+        roles: [one_of_two, one_of_two_workers, one_of_two_ucp],
+        tests: [a_write_and_a_read => .secs(150), messages_of_workers => .secs(150), workers_talk => .secs(150)],
     }
 }

@@ -86,11 +86,11 @@ fn content(tag: u32, max: usize) -> Vec<u8> {
     bytes
 }
 
-fn text_of(bytes: &[u8]) -> String {
+pub(crate) fn text_of(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn bytes_of(text: &str) -> Vec<u8> {
+pub(crate) fn bytes_of(text: &str) -> Vec<u8> {
     (0..text.len() / 2).map(|at| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).unwrap()).collect()
 }
 

@@ -15,6 +15,7 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::io::Errno;
 use ucs::Status;
 use ucs::fork::{self, Generation};
 use ucs::mem::MemError;
@@ -33,7 +34,7 @@ use crate::api::{
 use crate::config::MAX_CONNECTIONS;
 use crate::doorbell::Doorbell;
 use crate::memory::Local;
-use crate::service::{NetError, Responder, Service};
+use crate::service::{NetError, NetLink, Responder, Service, ServiceError};
 use crate::transports::places::Places;
 use crate::transports::verbs::device::Device;
 use crate::transports::verbs::sys::Channel;
@@ -72,7 +73,15 @@ impl RcIface {
         params: &MdParams,
     ) -> Result<Self, IfaceError> {
         let service = Arc::clone(&params.service);
-        let sockets = service.serve_net(&address::to_listen_at(device, &params.config)?)?;
+        let sockets = service.serve_net(&address::to_listen_at(device, &params.config)?);
+        let sockets = sockets.map_err(|error| match error {
+            // A device may be one that other network namespaces have in common with this one.
+            ServiceError::Mem(MemError::Sys { errno: Errno::ADDRNOTAVAIL, .. }) => IfaceError::Missing {
+                what: "the IP address of the RDMA port, or those in UCX_VERBS_SERVICE_ADDRESS, in this network namespace",
+                remedy: "set UCX_VERBS_SERVICE_ADDRESS to one of this machine that peers reach",
+            },
+            error => error.into(),
+        })?;
         let failed = |what| move |errno| IfaceError::Device { what, errno };
         let channel = Channel::new(&device.context).map_err(failed("ibv_create_comp_channel"))?;
         let (channel, bell) = (Arc::new(channel), Arc::new(Doorbell::new()?));
@@ -135,7 +144,7 @@ impl RcIface {
         address: &Address,
         opening: &Opening,
         deadline: &Deadline,
-    ) -> Result<(Reply, Arc<Life>, Arc<crate::service::NetLink>), AttachError> {
+    ) -> Result<(Reply, Arc<Life>, Arc<NetLink>), AttachError> {
         let peer = (address.context_uuid, address.instance);
         loop {
             self.lives.retain(|_, life| life.strong_count() > 0);

@@ -25,9 +25,10 @@ use crate::transports::verbs::device::Device;
 use crate::transports::verbs::sys::{Channel, Cq, Mr, Qp};
 use crate::transports::verbs::wire::QpAddress;
 
-/// Bytes of a buffer: a message, with its header. No more than the largest MTU, so that one packet can carry it.
+/// Bytes of a buffer: a message, with its header. It holds a page, with 256 bytes of heads before it: the longest header of a message that
+/// a user may send stands in one.
 pub(super) const SEGMENT: usize = SEGMENT_LEN as usize;
-const SEGMENT_LEN: u32 = 4096;
+const SEGMENT_LEN: u32 = 4096 + 256;
 /// Receives posted for messages.
 pub(super) const MESSAGES: u16 = 128;
 /// All receives that are posted.
