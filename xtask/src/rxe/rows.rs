@@ -97,6 +97,7 @@ pub(crate) const ROWS: &[Row] = &[
     Row {
         build: &["-p", "uct", "--features", "rxe-tests", "--lib"],
         skip: &["ring::", "service::net::", "revocations_and_accesses", "a_slot_is_taken_over"],
+        secs: 300,
         ..ROW
     },
     Row { build: &["-p", "uct-conformance", "--test", "shm"], skip: SUITE_SKIPS, ..ROW },

@@ -231,3 +231,33 @@ fn next_reply(stream: &mut TcpStream) -> Option<Vec<u8>> {
     stream.read_exact(&mut bytes[HEADER_LEN..]).ok()?;
     Some(bytes)
 }
+
+#[test]
+fn a_call_alone_harms_no_other_when_it_is_refused() {
+    let pair = pair(LOCAL);
+    let (link, _) = pair.call(b"region", &token()).unwrap();
+    let alone = |token: &Token| {
+        pair.client.call_net_alone(&pair.uuid, &pair.at, 3, b"region", token, b"alone", &soon())
+    };
+    for _ in 0..2 * MAX_FAILURES {
+        assert_eq!(alone(&Token::from_bytes([8; 16])).unwrap_err().status(), Status::AccessDenied);
+    }
+    let (other, reply) = alone(&token()).unwrap();
+    assert_eq!(reply, b"alone");
+    assert!(!Arc::ptr_eq(&link, &other) && !link.state().is_gone());
+    drop(other);
+    until("the end of that one is told", || pair.echo.ended.lock().len() == 1);
+    assert_eq!(link.call(3, b"region", &token(), b"here", &soon()).unwrap(), b"here");
+}
+
+#[test]
+fn a_kind_is_given_again_once_nobody_answers_it() {
+    let service = service();
+    let new = || -> Arc<dyn Responder> { Arc::new(Echo::default()) };
+    let (first, second, third) = (new(), new(), new());
+    assert_eq!(service.respond_in(10..=11, Arc::downgrade(&first)), Some(10));
+    assert_eq!(service.respond_in(10..=11, Arc::downgrade(&second)), Some(11));
+    assert_eq!(service.respond_in(10..=11, Arc::downgrade(&third)), None);
+    drop(first);
+    assert_eq!(service.respond_in(10..=11, Arc::downgrade(&third)), Some(10));
+}
