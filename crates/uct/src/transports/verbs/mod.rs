@@ -11,6 +11,8 @@
 //! importer's protection domain. From then on the importer's device reads and writes that memory by the exporter's addresses: nothing is mapped, and no
 //! processor copies. Who holds a command descriptor controls that context: it is done between processes of one user only, when both allow it by
 //! [`SHARE`].
+//!
+//! Workers of any two machines talk by reliable connections: [`rc`].
 
 mod between;
 mod command;

@@ -215,6 +215,14 @@ impl Queue {
         unsafe { self.qp.post(sge, Self::request(number, tells)) }
     }
 
+    /// Sends all send buffers at once: more than a peer has room for.
+    #[cfg(all(test, feature = "rxe-tests"))]
+    pub(super) fn send_too_much(&self, number: u32) -> Result<(), Errno> {
+        let sge = self.buffers.sge(RECEIVES.into(), u32::from(ALL_BUFFERS) * SEGMENT_LEN);
+        // SAFETY: the send buffers of `self.buffers`, as in `send`.
+        unsafe { self.qp.post(sge, Self::request(number, true)) }
+    }
+
     /// Copies from a SEND that has come, from its byte `at` on.
     #[inline]
     pub(super) fn read(&self, from: Received, at: usize, dst: &mut [u8]) -> Result<(), BoundsError> {

@@ -158,14 +158,20 @@ impl Good {
     }
 }
 
-/// Sends these after a greeting: the endpoint is told as corrupt, and another one lives on.
+/// Sends these after a greeting.
 #[track_caller]
 fn is_corrupt(what: &str, sends: &[Vec<u8>]) {
+    makes_corrupt(what, |raw| sends.iter().for_each(|bytes| raw.send(bytes)));
+}
+
+/// Who has greeted does this: the endpoint is told as corrupt, and another one lives on.
+#[track_caller]
+fn makes_corrupt(what: &str, act: impl FnOnce(&mut Raw)) {
     let mut side = Side::open();
     let mut good = Good::connect(&mut side);
     let stranger = Side::open();
     let mut raw = Raw::greeted(&stranger, &side.address());
-    sends.iter().for_each(|bytes| raw.send(bytes));
+    act(&mut raw);
     side.until(what, |told| !told.gone.is_empty());
     let bad = side.told.arrived[1];
     assert_eq!(side.told.gone, [(bad, Gone::Corrupt)], "{what}");
@@ -187,6 +193,11 @@ fn credits_that_were_not_spent_are_corrupt() {
     is_corrupt("credits for nothing", &[header(Kind::Credits, MESSAGES).to_vec()]);
     is_corrupt("credits that are none", &[header(Kind::Credits, 0).to_vec()]);
     is_corrupt("a message with credits", &[header(Kind::Message(1), 1).to_vec()]);
+}
+
+#[test]
+fn what_no_receive_has_room_for_is_corrupt() {
+    makes_corrupt("too much at once", |raw| assert_eq!(raw.queue.send_too_much(raw.posted), Ok(())));
 }
 
 /// More than there are receives: the sender's device gives up, and nobody else is held up by it.
