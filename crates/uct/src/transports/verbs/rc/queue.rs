@@ -260,7 +260,8 @@ fn completed(wc: &ibv_wc, device: &Device) -> Completed {
     let is_receive = wc.wr_id & IS_RECEIVE != 0;
     match wc.status {
         Status::IBV_WC_SUCCESS => {}
-        Status::IBV_WC_LOC_LEN_ERR if is_receive => return Completed::TooLong,
+        // The latter is what rxe says of it: as all receives are alike, none is wrong in another way.
+        Status::IBV_WC_LOC_LEN_ERR | Status::IBV_WC_LOC_QP_OP_ERR if is_receive => return Completed::TooLong,
         status => return Completed::Failed(device.context.words(status)),
     }
     let number = u32::try_from(wc.wr_id & u64::from(u32::MAX)).unwrap_or(u32::MAX);
