@@ -13,7 +13,7 @@ use super::queue::{MESSAGES, OpenError, Opening};
 use super::wire::{Call, Reply};
 use crate::doorbell::Doorbell;
 use crate::export::{PeerState, Token};
-use crate::service::{ConnId, Responder, Shares};
+use crate::service::{ConnId, Responder, Secret, Shares};
 use crate::transports::verbs::device::Device;
 use crate::transports::verbs::sys::Channel;
 
@@ -115,8 +115,8 @@ fn status_of(error: &OpenError) -> Status {
 }
 
 impl Responder for Entrance {
-    fn token(&self, subject: &[u8]) -> Option<Token> {
-        (*subject == self.instance).then_some(self.token)
+    fn secret(&self, subject: &[u8]) -> Secret {
+        if *subject == self.instance { Secret::Live(self.token) } else { Secret::Unknown }
     }
 
     fn call(&self, conn: ConnId, _subject: &[u8], request: &[u8]) -> Result<Vec<u8>, Status> {
