@@ -1,6 +1,6 @@
 //! The exporter's side: what is exported now, and who is inside.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::os::fd::AsFd;
@@ -85,14 +85,22 @@ struct State {
     /// The epoch each line had last; even when nothing lives there.
     epochs: Vec<u64>,
     next_id: u64,
+    /// Secrets: of exports by their streams, from 1 on; of all else from stream 0.
     random: ChaCha12Rng,
     kept: Vec<Kept>,
-    /// Tokens of exports that ended, the last ones: who has one is told so with a proof.
-    ended: VecDeque<(u64, Token)>,
 }
 
-/// How many exports that have ended are remembered.
-const ENDED: usize = 1024;
+impl State {
+    /// The token of an export: the beginning of the stream of this number. So those that have ended are known without being kept.
+    fn token_of(&self, id: u64) -> Token {
+        let mut random = self.random.clone();
+        random.set_stream(id);
+        random.set_word_pos(0);
+        let mut token = [0; wire::TOKEN_LEN];
+        random.fill_bytes(&mut token);
+        Token::from_bytes(token)
+    }
+}
 
 /// All exports of a context. Send + Sync; shared by `Arc` with the context's memory domains and its service.
 pub struct ExportTable {
@@ -153,7 +161,6 @@ impl ExportTable {
             next_id: 1,
             random: ChaCha12Rng::from_seed(key),
             kept: Vec::new(),
-            ended: VecDeque::new(),
         };
         Ok(Self {
             uuid,
@@ -231,24 +238,16 @@ impl ExportTable {
             }
             None => return Err(ExportError::TableFull { limit: wire::TABLE_LINES - 1 }),
         };
-        let mut token = [0; wire::TOKEN_LEN];
-        state.random.fill_bytes(&mut token);
         let id = state.next_id;
         state.next_id += 1;
+        let token = state.token_of(id);
         let index = slot as usize;
         let epoch = state.epochs[index] + 1;
         state.epochs[index] = epoch;
-        let claim = Claim {
-            slot,
-            id,
-            epoch,
-            address: mem.address(),
-            length: mem.len() as u64,
-            token: Token::from_bytes(token),
-        };
+        let claim = Claim { slot, id, epoch, address: mem.address(), length: mem.len() as u64, token };
         let line = wire::Line { id, address: claim.address, length: claim.length, rights: mem.rights() };
         let written = wire::write_line(shared.table.bytes(), slot, &line)
-            .and_then(|()| wire::write_token(shared.vault.bytes(), slot, &token))
+            .and_then(|()| wire::write_token(shared.vault.bytes(), slot, token.as_bytes()))
             .and_then(|()| wire::epoch(shared.table.bytes(), slot));
         debug_assert!(written.is_some(), "line {slot} lies in the table");
         if let Some(word) = written {
@@ -273,16 +272,16 @@ impl ExportTable {
         if record.claim == *claim { Ok(Arc::clone(&record.mem)) } else { Err(Refusal::Mismatch) }
     }
 
-    /// What is known of an export: its token, also of one of the thousand or so that ended last.
+    /// What is known of an export: its token, also of one that has ended.
     #[must_use]
     pub fn secret(&self, slot: u32, id: u64) -> Secret {
         let state = self.state.lock();
         let record = state.records.get(slot as usize).and_then(Option::as_ref);
-        if let Some(record) = record.filter(|record| record.claim.id == id) {
-            return Secret::Live(record.claim.token);
+        match record.filter(|record| record.claim.id == id) {
+            Some(record) => Secret::Live(record.claim.token),
+            None if (1..state.next_id).contains(&id) => Secret::Ended(state.token_of(id)),
+            None => Secret::Unknown,
         }
-        let ended = state.ended.iter().find(|(other, _)| *other == id);
-        ended.map_or(Secret::Unknown, |(_, token)| Secret::Ended(*token))
     }
 
     /// The mapping of the table, for importers in this process, and their in-flight slots.
@@ -421,10 +420,6 @@ impl ExportTable {
             }
             let _ = wire::write_token(shared.vault.bytes(), claim.slot, &[0; wire::TOKEN_LEN]);
             state.epochs[index] = claim.epoch + 1;
-            if state.ended.len() == ENDED {
-                state.ended.pop_front();
-            }
-            state.ended.push_back((claim.id, claim.token));
             state.kept.push(Kept { claim: *claim, mem: record.mem });
         } else if !state.kept.iter().any(|kept| kept.claim == *claim) {
             return Ok(()); // revoked and drained before

@@ -7,7 +7,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rustix::io::fcntl_dupfd_cloexec;
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use rustix::net::{RecvFlags, recv};
 use ucs::fork::{self, Generation};
 use ucs::mem::MemError;
 use ucs::time::Deadline;
@@ -133,6 +134,15 @@ impl NetLink {
         let copy = fcntl_dupfd_cloexec(&*self.socket, 0);
         let copy = copy.map_err(|errno| MemError::of("fcntl", errno, 0))?;
         service.watch(state, vec![Watch::Connection(Arc::new(copy))])
+    }
+
+    /// Looks whether it has, where the service thread that keeps [`NetLink::state`] may have ended.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        let mut byte = [0; 1];
+        let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
+        let peeked = recv(&*self.socket, &mut byte, flags);
+        self.state.is_gone() || !matches!(peeked, Ok((_, 1..)) | Err(Errno::AGAIN | Errno::INTR))
     }
 
     /// Where the other side listens.

@@ -13,9 +13,10 @@ use super::device::{Device, Port};
 use super::sys::{Cq, Pd, Qp};
 use super::wire::QpAddress;
 
-/// 4.096 µs × 2^18, about a second, for an acknowledgement: seven times, then the connection is given up (`ibv_modify_qp(3)`).
+/// 4.096 µs × 2^18, about a second, for an acknowledgement: seven times, then the connection is given up (`ibv_modify_qp(3)`). Seven
+/// repetitions would be for ever with rxe (`drivers/infiniband/sw/rxe/rxe_comp.c`).
 const ACK_TIMEOUT: u8 = 18;
-const RETRIES: u8 = 7;
+const RETRIES: u8 = 6;
 /// How often a peer that has posted no receive is asked again, each time after [`NOT_READY`]. More would be for ever (`ibv_modify_qp(3)`).
 const NOT_READY_RETRIES: u8 = 6;
 /// 10.24 ms (`ibv_modify_qp(3)`).

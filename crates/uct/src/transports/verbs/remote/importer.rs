@@ -235,7 +235,7 @@ impl RemoteImport {
                 error
             }
             // Its queue pairs ended with it, perhaps before its connection.
-            AccessError::Device { done, .. } if self.peer.link.state().is_gone() => {
+            AccessError::Device { done, .. } if self.peer.link.has_ended() => {
                 AccessError::Stale { done, why: StaleReason::ExporterGone }
             }
             error => error,
