@@ -12,6 +12,7 @@
 //! | [`rkey`] | a packed rkey is refused or canonical, and so is the handle in it |
 //! | [`ring`] | a ring loses nothing between its ends, and bears all that a third one writes |
 //! | [`mkey_cma`], [`mkey_self`], [`mkey_shm`], [`mkey_verbs`] | a key is refused or canonical |
+//! | [`verbs_queue_pair`], [`verbs_remote`] | the address of a queue pair, and what importers of other machines ask of `verbs`, is refused or canonical |
 //!
 //! libFuzzer drives them through the programs in `fuzz_targets`; `cargo test -p rucx-fuzz` replays the corpora.
 
@@ -26,7 +27,8 @@ mod ring;
 
 pub use formats::{
     address_self, address_shm, am_message, handle_decode, mkey_cma, mkey_self, mkey_shm, mkey_verbs,
-    net_call, net_hello, net_reply, rkey, service_reply, service_request, worker_address,
+    net_call, net_hello, net_reply, rkey, service_reply, service_request, verbs_queue_pair, verbs_remote,
+    worker_address,
 };
 pub use import::handle_import;
 pub use ring::ring;
@@ -52,6 +54,8 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("rkey", rkey),
     ("service_reply", service_reply),
     ("service_request", service_request),
+    ("verbs_queue_pair", verbs_queue_pair),
+    ("verbs_remote", verbs_remote),
     ("worker_address", worker_address),
 ];
 

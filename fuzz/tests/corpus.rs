@@ -109,6 +109,16 @@ fn service_request() {
 }
 
 #[test]
+fn verbs_queue_pair() {
+    replay("verbs_queue_pair");
+}
+
+#[test]
+fn verbs_remote() {
+    replay("verbs_remote");
+}
+
+#[test]
 fn worker_address() {
     replay("worker_address");
 }

@@ -1,8 +1,10 @@
 //! The formats of this crate against the golden vectors, and against changed bytes: keys of `self`, `shm` and `cma`, addresses of
-//! their interfaces, the messages on the service socket, and those between services of two machines.
+//! their interfaces, the messages on the service socket, those between services of two machines, and the formats of `verbs`.
 
 #[path = "wire/net.rs"]
 mod net;
+#[path = "wire/verbs.rs"]
+mod verbs;
 
 use std::fmt::Debug;
 
@@ -15,7 +17,7 @@ use uct::service::wire::{
     Introduction, MAX_FDS, Message, PlacedKeys, Placing, REPLY_LEN, REQUEST_LEN, Reply, Request, Verdict,
     encode_unplace,
 };
-use uct::transports::{cma, self_, shm, verbs};
+use uct::transports::{cma, self_, shm};
 
 /// A format: bytes to content and back, and the content as the vectors write it down.
 struct Format<T> {
@@ -80,25 +82,6 @@ fn cma_key() -> Format<cma::mkey::Mkey> {
         },
         lines: |key| {
             let mut lines = who(&key.exporter, key.slot, &key.token);
-            lines.extend(key.in_directory.then(in_directory));
-            lines
-        },
-    }
-}
-
-fn verbs_key() -> Format<verbs::mkey::Mkey> {
-    Format {
-        vectors: "mkey-verbs/v1",
-        len: verbs::mkey::LEN,
-        decode: |bytes| verbs::mkey::Mkey::decode(bytes).map_err(str::to_owned),
-        encode: |key| {
-            let mut bytes = vec![0xaa; verbs::mkey::LEN];
-            key.encode(&mut bytes).expect("LEN holds a key");
-            bytes
-        },
-        lines: |key| {
-            let mut lines = who(&key.exporter, key.slot, &key.token);
-            lines.push(format!("device_guid = {}", hex(&key.guid)));
             lines.extend(key.in_directory.then(in_directory));
             lines
         },
@@ -252,13 +235,13 @@ fn message(vectors: &'static str) -> Format<Message> {
             Message::Attach(request) => request.encode().to_vec(),
             Message::Connect(asked) => asked.encode().to_vec(),
             Message::Place(asked) => asked.encode().to_vec(),
-            Message::Unplace(handle) => encode_unplace(*handle).to_vec(),
+            Message::Unplace(sequence) => encode_unplace(*sequence).to_vec(),
         },
         lines: |message| match message {
             Message::Attach(asked) => (request().lines)(asked),
             Message::Connect(asked) => (introduction().lines)(asked),
             Message::Place(asked) => (placing().lines)(asked),
-            Message::Unplace(handle) => vec![format!("handle = {handle}")],
+            Message::Unplace(sequence) => vec![format!("sequence = {sequence}")],
         },
     }
 }
@@ -357,20 +340,24 @@ fn vectors_of_version_1_hold() {
     self_key().vectors_hold();
     shm_key().vectors_hold();
     cma_key().vectors_hold();
-    verbs_key().vectors_hold();
     self_address().vectors_hold();
     shm_address().vectors_hold();
     request().vectors_hold();
     introduction().vectors_hold();
     placing().vectors_hold();
+    message("service-unplacing/v1").vectors_hold();
     placed().vectors_hold();
     reply().vectors_hold();
 }
 
+/// What a service is asked.
+const FAMILIES: [&str; 4] =
+    ["service-request/v1", "service-introduction/v1", "service-placing/v1", "service-unplacing/v1"];
+
 /// A service reads a message before it knows which. What was refused before there were introductions still is, but for its text.
 #[test]
 fn either_message_is_read_as_the_one_it_is() {
-    for directory in ["service-request/v1", "service-introduction/v1", "service-placing/v1"] {
+    for directory in FAMILIES {
         let format = message(directory);
         for (name, bytes, expected) in vectors(directory) {
             match (format.decode)(&bytes) {
@@ -394,7 +381,6 @@ fn other_lengths_are_refused_and_every_byte_is_canonical() {
     self_key().every_byte_counts();
     shm_key().every_byte_counts();
     cma_key().every_byte_counts();
-    verbs_key().every_byte_counts();
     self_address().every_byte_counts();
     shm_address().every_byte_counts();
     request().every_byte_counts();
@@ -416,9 +402,6 @@ fn keys_are_not_written_into_less_room_nor_with_longer_names() {
     let (_, bytes, _) = &vectors("mkey-cma/v1").into_iter().find(|(name, ..)| name == "key").unwrap();
     let key = cma::mkey::Mkey::decode(bytes).unwrap();
     assert!(key.encode(&mut [0; cma::mkey::LEN - 1]).is_err());
-    let (_, bytes, _) = &vectors("mkey-verbs/v1").into_iter().find(|(name, ..)| name == "key").unwrap();
-    let key = verbs::mkey::Mkey::decode(bytes).unwrap();
-    assert!(key.encode(&mut [0; verbs::mkey::LEN - 1]).is_err());
 }
 
 /// As many descriptors come with a reply as were wanted: memory is one, table and in-flight page are two.
@@ -533,14 +516,13 @@ proptest! {
         check(&self_key(), &bytes, &[]);
         check(&shm_key(), &bytes, &[]);
         check(&cma_key(), &bytes, &[]);
-        check(&verbs_key(), &bytes, &[]);
         check(&self_address(), &bytes, &[]);
         check(&shm_address(), &bytes, &[]);
         check(&introduction(), &bytes, if magic { b"RXSQ\x01\x00\x02\x00\0\0\0\0\0\0\0\0" } else { b"" });
         check(&placing(), &bytes, if magic { b"RXSQ\x01\x00\x03\x00\0\0\0\0\0\0\0\0" } else { b"" });
         check(&placed(), &bytes, if magic { b"RXSP\x01\x00\0\0" } else { b"" });
         let unplace = b"RXSQ\x01\x00\x04\x00\0\0\0\0\0\0\0\0";
-        check(&message("service-placing/v1"), &bytes, if magic { unplace } else { b"" });
+        check(&message("service-unplacing/v1"), &bytes, if magic { unplace } else { b"" });
         check(&request(), &bytes, if magic { b"RXSQ\x01\x00\x01\x00" } else { b"" });
         check(&reply(), &bytes, if magic { b"RXSA\x01\x00" } else { b"" });
     }
