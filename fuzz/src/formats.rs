@@ -94,6 +94,33 @@ pub fn mkey_verbs(data: &[u8]) -> bool {
     true
 }
 
+/// Where a queue pair is.
+///
+/// # Panics
+/// When bytes are accepted that the encoder does not write.
+pub fn verbs_queue_pair(data: &[u8]) -> bool {
+    let Ok(address) = verbs::wire::QpAddress::decode(data) else { return false };
+    assert_eq!(address.encode(), data, "the encoding is canonical");
+    true
+}
+
+/// What an importer of another machine asks of `verbs`: a subject or a request; or the reply to an attachment.
+///
+/// # Panics
+/// When bytes are accepted that the encoder does not write, or as two of them.
+pub fn verbs_remote(data: &[u8]) -> bool {
+    use verbs::remote::wire::{Attached, Request, Subject};
+    let read = [
+        Subject::decode(data).ok().map(|subject| subject.encode().to_vec()),
+        Request::decode(data).ok().map(|request| request.encode()),
+        Attached::decode(data).ok().map(|attached| attached.encode().to_vec()),
+    ];
+    let written: Vec<_> = read.into_iter().flatten().collect();
+    assert!(written.len() <= 1, "it is one of them");
+    assert!(written.iter().all(|bytes| bytes == data), "the encoding is canonical");
+    !written.is_empty()
+}
+
 /// A reply on the service socket.
 ///
 /// # Panics
@@ -273,7 +300,7 @@ pub fn verbs_header(data: &[u8]) -> bool {
 }
 
 /// A request on the service socket, and what an export table with two exports, one of them revoked, says to it: as it is, and
-/// with those parts taken from a living export that the sequence number selects. Or an introduction, or a placing.
+/// with those parts taken from a living export that the sequence number selects. Or an introduction, or about placing.
 ///
 /// # Panics
 /// When bytes are accepted that the encoder does not write, or when the table grants what it has not published.
@@ -289,8 +316,8 @@ pub fn service_request(data: &[u8]) -> bool {
             assert_eq!(asked.encode(), data, "the encoding is canonical");
             return true;
         }
-        Ok(Asked::Unplace(handle)) => {
-            assert_eq!(encode_unplace(handle), data, "the encoding is canonical");
+        Ok(Asked::Unplace(sequence)) => {
+            assert_eq!(encode_unplace(sequence), data, "the encoding is canonical");
             return true;
         }
         Err(_) => return false,

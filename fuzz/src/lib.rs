@@ -13,6 +13,7 @@
 //! | [`ring`] | a ring loses nothing between its ends, and bears all that a third one writes |
 //! | [`mkey_cma`], [`mkey_self`], [`mkey_shm`], [`mkey_verbs`] | a key is refused or canonical |
 //! | [`verbs_call`], [`verbs_reply`], [`verbs_header`] | what interfaces of `verbs` tell each other is refused or canonical |
+//! | [`verbs_queue_pair`], [`verbs_remote`] | the address of a queue pair, and what importers of other machines ask of `verbs`, is refused or canonical |
 //!
 //! libFuzzer drives them through the programs in `fuzz_targets`; `cargo test -p rucx-fuzz` replays the corpora.
 
@@ -28,7 +29,7 @@ mod ring;
 pub use formats::{
     address_self, address_shm, address_verbs, am_message, handle_decode, mkey_cma, mkey_self, mkey_shm,
     mkey_verbs, net_call, net_hello, net_reply, rkey, service_reply, service_request, verbs_call,
-    verbs_header, verbs_reply, worker_address,
+    verbs_header, verbs_queue_pair, verbs_remote, verbs_reply, worker_address,
 };
 pub use import::handle_import;
 pub use ring::ring;
@@ -57,6 +58,8 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("service_request", service_request),
     ("verbs_call", verbs_call),
     ("verbs_header", verbs_header),
+    ("verbs_queue_pair", verbs_queue_pair),
+    ("verbs_remote", verbs_remote),
     ("verbs_reply", verbs_reply),
     ("worker_address", worker_address),
 ];

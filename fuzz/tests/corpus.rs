@@ -129,6 +129,16 @@ fn verbs_reply() {
 }
 
 #[test]
+fn verbs_queue_pair() {
+    replay("verbs_queue_pair");
+}
+
+#[test]
+fn verbs_remote() {
+    replay("verbs_remote");
+}
+
+#[test]
 fn worker_address() {
     replay("worker_address");
 }

@@ -4,6 +4,8 @@
 
 #[path = "wire/net.rs"]
 mod net;
+#[path = "wire/verbs.rs"]
+mod verbs;
 
 use std::fmt::Debug;
 
@@ -16,7 +18,7 @@ use uct::service::wire::{
     Introduction, MAX_FDS, Message, PlacedKeys, Placing, REPLY_LEN, REQUEST_LEN, Reply, Request, Verdict,
     encode_unplace,
 };
-use uct::transports::{cma, self_, shm, verbs};
+use uct::transports::{cma, self_, shm};
 
 /// A format: bytes to content and back, and the content as the vectors write it down.
 struct Format<T> {
@@ -81,25 +83,6 @@ fn cma_key() -> Format<cma::mkey::Mkey> {
         },
         lines: |key| {
             let mut lines = who(&key.exporter, key.slot, &key.token);
-            lines.extend(key.in_directory.then(in_directory));
-            lines
-        },
-    }
-}
-
-fn verbs_key() -> Format<verbs::mkey::Mkey> {
-    Format {
-        vectors: "mkey-verbs/v1",
-        len: verbs::mkey::LEN,
-        decode: |bytes| verbs::mkey::Mkey::decode(bytes).map_err(str::to_owned),
-        encode: |key| {
-            let mut bytes = vec![0xaa; verbs::mkey::LEN];
-            key.encode(&mut bytes).expect("LEN holds a key");
-            bytes
-        },
-        lines: |key| {
-            let mut lines = who(&key.exporter, key.slot, &key.token);
-            lines.push(format!("device_guid = {}", hex(&key.guid)));
             lines.extend(key.in_directory.then(in_directory));
             lines
         },
@@ -253,13 +236,13 @@ fn message(vectors: &'static str) -> Format<Message> {
             Message::Attach(request) => request.encode().to_vec(),
             Message::Connect(asked) => asked.encode().to_vec(),
             Message::Place(asked) => asked.encode().to_vec(),
-            Message::Unplace(handle) => encode_unplace(*handle).to_vec(),
+            Message::Unplace(sequence) => encode_unplace(*sequence).to_vec(),
         },
         lines: |message| match message {
             Message::Attach(asked) => (request().lines)(asked),
             Message::Connect(asked) => (introduction().lines)(asked),
             Message::Place(asked) => (placing().lines)(asked),
-            Message::Unplace(handle) => vec![format!("handle = {handle}")],
+            Message::Unplace(sequence) => vec![format!("sequence = {sequence}")],
         },
     }
 }
@@ -297,11 +280,11 @@ fn shm_address() -> Format<shm::wire::Address> {
     }
 }
 
-fn verbs_address() -> Format<verbs::rc::wire::Address> {
+fn verbs_address() -> Format<uct::transports::verbs::rc::wire::Address> {
     Format {
         vectors: "address-verbs/v1",
-        len: verbs::rc::wire::ADDRESS_LEN,
-        decode: |bytes| verbs::rc::wire::Address::decode(bytes).map_err(str::to_owned),
+        len: uct::transports::verbs::rc::wire::ADDRESS_LEN,
+        decode: |bytes| uct::transports::verbs::rc::wire::Address::decode(bytes).map_err(str::to_owned),
         encode: |address| address.encode().to_vec(),
         lines: |address| {
             let mut lines = vec![
@@ -317,7 +300,7 @@ fn verbs_address() -> Format<verbs::rc::wire::Address> {
     }
 }
 
-fn queue_pair(qp: &verbs::wire::QpAddress) -> Vec<String> {
+fn queue_pair(qp: &uct::transports::verbs::wire::QpAddress) -> Vec<String> {
     vec![
         format!("number = {}", qp.number),
         format!("psn = {}", qp.psn),
@@ -328,11 +311,11 @@ fn queue_pair(qp: &verbs::wire::QpAddress) -> Vec<String> {
     ]
 }
 
-fn verbs_call() -> Format<verbs::rc::wire::Call> {
+fn verbs_call() -> Format<uct::transports::verbs::rc::wire::Call> {
     Format {
         vectors: "verbs-call/v1",
-        len: verbs::rc::wire::CALL_LEN,
-        decode: |bytes| verbs::rc::wire::Call::decode(bytes).map_err(str::to_owned),
+        len: uct::transports::verbs::rc::wire::CALL_LEN,
+        decode: |bytes| uct::transports::verbs::rc::wire::Call::decode(bytes).map_err(str::to_owned),
         encode: |call| call.encode().to_vec(),
         lines: |call| {
             let mut lines = queue_pair(&call.qp);
@@ -346,11 +329,11 @@ fn verbs_call() -> Format<verbs::rc::wire::Call> {
     }
 }
 
-fn verbs_reply() -> Format<verbs::rc::wire::Reply> {
+fn verbs_reply() -> Format<uct::transports::verbs::rc::wire::Reply> {
     Format {
         vectors: "verbs-reply/v1",
-        len: verbs::rc::wire::REPLY_LEN,
-        decode: |bytes| verbs::rc::wire::Reply::decode(bytes).map_err(str::to_owned),
+        len: uct::transports::verbs::rc::wire::REPLY_LEN,
+        decode: |bytes| uct::transports::verbs::rc::wire::Reply::decode(bytes).map_err(str::to_owned),
         encode: |reply| reply.encode().to_vec(),
         lines: |reply| {
             let mut lines = queue_pair(&reply.qp);
@@ -361,8 +344,8 @@ fn verbs_reply() -> Format<verbs::rc::wire::Reply> {
 }
 
 /// What begins a SEND: with no bytes behind it, but for one that is refused for them.
-fn verbs_header() -> Format<verbs::rc::wire::Header> {
-    use verbs::rc::wire::{HEADER_LEN, Header};
+fn verbs_header() -> Format<uct::transports::verbs::rc::wire::Header> {
+    use uct::transports::verbs::rc::wire::{HEADER_LEN, Header};
     Format {
         vectors: "verbs-header/v1",
         len: HEADER_LEN,
@@ -438,7 +421,6 @@ fn vectors_of_version_1_hold() {
     self_key().vectors_hold();
     shm_key().vectors_hold();
     cma_key().vectors_hold();
-    verbs_key().vectors_hold();
     self_address().vectors_hold();
     shm_address().vectors_hold();
     verbs_address().vectors_hold();
@@ -448,14 +430,19 @@ fn vectors_of_version_1_hold() {
     request().vectors_hold();
     introduction().vectors_hold();
     placing().vectors_hold();
+    message("service-unplacing/v1").vectors_hold();
     placed().vectors_hold();
     reply().vectors_hold();
 }
 
+/// What a service is asked.
+const FAMILIES: [&str; 4] =
+    ["service-request/v1", "service-introduction/v1", "service-placing/v1", "service-unplacing/v1"];
+
 /// A service reads a message before it knows which. What was refused before there were introductions still is, but for its text.
 #[test]
 fn either_message_is_read_as_the_one_it_is() {
-    for directory in ["service-request/v1", "service-introduction/v1", "service-placing/v1"] {
+    for directory in FAMILIES {
         let format = message(directory);
         for (name, bytes, expected) in vectors(directory) {
             match (format.decode)(&bytes) {
@@ -479,7 +466,6 @@ fn other_lengths_are_refused_and_every_byte_is_canonical() {
     self_key().every_byte_counts();
     shm_key().every_byte_counts();
     cma_key().every_byte_counts();
-    verbs_key().every_byte_counts();
     self_address().every_byte_counts();
     shm_address().every_byte_counts();
     verbs_address().every_byte_counts();
@@ -504,9 +490,6 @@ fn keys_are_not_written_into_less_room_nor_with_longer_names() {
     let (_, bytes, _) = &vectors("mkey-cma/v1").into_iter().find(|(name, ..)| name == "key").unwrap();
     let key = cma::mkey::Mkey::decode(bytes).unwrap();
     assert!(key.encode(&mut [0; cma::mkey::LEN - 1]).is_err());
-    let (_, bytes, _) = &vectors("mkey-verbs/v1").into_iter().find(|(name, ..)| name == "key").unwrap();
-    let key = verbs::mkey::Mkey::decode(bytes).unwrap();
-    assert!(key.encode(&mut [0; verbs::mkey::LEN - 1]).is_err());
 }
 
 /// As many descriptors come with a reply as were wanted: memory is one, table and in-flight page are two.
@@ -621,7 +604,6 @@ proptest! {
         check(&self_key(), &bytes, &[]);
         check(&shm_key(), &bytes, &[]);
         check(&cma_key(), &bytes, &[]);
-        check(&verbs_key(), &bytes, &[]);
         check(&self_address(), &bytes, &[]);
         check(&shm_address(), &bytes, &[]);
         check(&verbs_address(), &bytes, &[]);
@@ -632,7 +614,7 @@ proptest! {
         check(&placing(), &bytes, if magic { b"RXSQ\x01\x00\x03\x00\0\0\0\0\0\0\0\0" } else { b"" });
         check(&placed(), &bytes, if magic { b"RXSP\x01\x00\0\0" } else { b"" });
         let unplace = b"RXSQ\x01\x00\x04\x00\0\0\0\0\0\0\0\0";
-        check(&message("service-placing/v1"), &bytes, if magic { unplace } else { b"" });
+        check(&message("service-unplacing/v1"), &bytes, if magic { unplace } else { b"" });
         check(&request(), &bytes, if magic { b"RXSQ\x01\x00\x01\x00" } else { b"" });
         check(&reply(), &bytes, if magic { b"RXSA\x01\x00" } else { b"" });
     }

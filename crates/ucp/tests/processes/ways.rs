@@ -72,7 +72,10 @@ pub fn by_socket_as_another_user() {
 pub fn denied_to_another_user() {
     let mut host = Actor::host(4096);
     // A network would let him: there the token is what counts.
-    let dpu = Role::new("roles::dpu").as_uid(NOBODY).env("UCX_TLS", "self,shm,cma").env("UCX_SHM_ATTACH", "^socket");
+    let dpu = Role::new("roles::dpu")
+        .as_uid(NOBODY)
+        .env("UCX_TLS", "self,shm,cma")
+        .env("UCX_SHM_ATTACH", "^socket");
     let mut dpu = Actor(dpu.start());
     let text = dpu.import(&host.export()).err(Status::Unreachable);
     assert!(text.contains("proc: open(/proc/PID/fd): Permission denied (os error 13)"), "{text}");

@@ -31,16 +31,124 @@ impl Placements {
         self.0.lock().values().flatten().any(|other| Arc::ptr_eq(other, placement))
     }
 
-    /// Ends all of export `id`; those that do not end stay, to be tried again.
+    /// Ends all of export `id`; those that do not end stay, to be tried again. They are known until they have ended: whoever asks meanwhile waits
+    /// for the same end.
     pub(super) fn end(&self, id: u64) -> Result<(), NotRevoked> {
-        let of_export = self.0.lock().remove(&id).unwrap_or_default();
+        let of_export = self.0.lock().get(&id).cloned().unwrap_or_default();
         let mut verdict = Ok(());
-        for placement in of_export {
-            if let Err(why) = placement.end() {
-                verdict = Err(NotRevoked::Registered { importer: placement.importer(), why });
-                self.add(id, &placement);
+        for placement in &of_export {
+            match placement.end() {
+                Ok(()) => self.remove(id, placement),
+                Err(why) => {
+                    verdict = Err(NotRevoked::Registered { importer: placement.importer(), why });
+                }
             }
         }
         verdict
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::export::ExportTable;
+    use crate::memory::{LocalMem, Rights};
+
+    /// A registration whose end takes until it is told that it may be over.
+    #[derive(Debug)]
+    struct Slow {
+        begun: Sender<()>,
+        may_end: Mutex<Receiver<()>>,
+        is_over: Mutex<bool>,
+    }
+
+    impl Placement for Slow {
+        fn end(&self) -> Result<(), String> {
+            let mut is_over = self.is_over.lock();
+            if !*is_over {
+                self.begun.send(()).map_err(|error| error.to_string())?;
+                self.may_end.lock().recv().map_err(|error| error.to_string())?;
+                *is_over = true;
+            }
+            Ok(())
+        }
+
+        fn importer(&self) -> u32 {
+            0
+        }
+    }
+
+    /// A registration that refuses to end, so many times.
+    #[derive(Debug)]
+    struct Stubborn(Mutex<u32>);
+
+    impl Placement for Stubborn {
+        fn end(&self) -> Result<(), String> {
+            let mut left = self.0.lock();
+            let answer = if *left == 0 { Ok(()) } else { Err("busy".to_owned()) };
+            *left = left.saturating_sub(1);
+            answer
+        }
+
+        fn importer(&self) -> u32 {
+            7
+        }
+    }
+
+    #[test]
+    fn nobody_is_told_that_it_has_ended_while_it_is_ending() {
+        let (begun, has_begun) = channel();
+        let (end, may_end) = channel();
+        let placement = Slow { begun, may_end: Mutex::new(may_end), is_over: Mutex::new(false) };
+        let placement: Arc<dyn Placement> = Arc::new(placement);
+        let placements = Placements::default();
+        placements.add(1, &placement);
+        std::thread::scope(|scope| {
+            let first = scope.spawn(|| placements.end(1));
+            has_begun.recv().unwrap();
+            let (done, is_done) = channel();
+            let all = &placements;
+            let second = scope.spawn(move || {
+                let answer = all.end(1);
+                done.send(()).unwrap();
+                answer
+            });
+            let early = is_done.recv_timeout(Duration::from_millis(50));
+            end.send(()).unwrap();
+            assert_eq!(early, Err(RecvTimeoutError::Timeout), "it is registered still");
+            assert_eq!((first.join().unwrap(), second.join().unwrap()), (Ok(()), Ok(())));
+        });
+        assert!(!placements.has(&placement), "it has ended");
+    }
+
+    #[test]
+    fn what_does_not_end_is_tried_again() {
+        let placement: Arc<dyn Placement> = Arc::new(Stubborn(Mutex::new(1)));
+        let placements = Placements::default();
+        placements.add(1, &placement);
+        let refused = placements.end(1);
+        assert!(matches!(refused, Err(NotRevoked::Registered { importer: 7, .. })), "{refused:?}");
+        assert!(placements.has(&placement));
+        assert_eq!(placements.end(1), Ok(()));
+        assert!(!placements.has(&placement));
+        assert_eq!(placements.end(1), Ok(()), "there is none");
+    }
+
+    /// An importer that needs it no more, or has gone, is no reason to forget memory that can be reached.
+    #[test]
+    fn what_is_needed_no_more_and_does_not_end_is_known_to_the_revocation() {
+        let table = Arc::new(ExportTable::new(Duration::from_secs(1)).unwrap());
+        let mem = Arc::new(LocalMem::anonymous(4096, Rights::READ_WRITE).unwrap());
+        let export = table.publish(&mem).unwrap();
+        let placement: Arc<dyn Placement> = Arc::new(Stubborn(Mutex::new(2)));
+        assert!(table.add_placement(export.claim(), &placement));
+        table.remove_placement(export.claim().id, &placement);
+        let refused = export.revoke();
+        assert!(matches!(refused, Err(NotRevoked::Registered { importer: 7, .. })), "{refused:?}");
+        assert_eq!(export.revoke(), Ok(()));
+        assert!(!table.has_placement(&placement));
     }
 }

@@ -335,9 +335,12 @@ impl ExportTable {
         lives
     }
 
-    /// Forgets one, whose importer has gone: the registration ends with the last reference.
+    /// Ends one whose importer has gone, or needs it no more. One that does not end stays known: the revocation tries again, and says so.
     pub fn remove_placement(&self, id: u64, placement: &Arc<dyn Placement>) {
-        self.placements.remove(id, placement);
+        match placement.end() {
+            Ok(()) => self.placements.remove(id, placement),
+            Err(why) => tracing::error!(why, "memory stays registered for an importer that needs it no more"),
+        }
     }
 
     /// Whether it has not been ended.

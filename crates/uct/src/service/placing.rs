@@ -23,7 +23,7 @@ pub struct Domain {
 
 /// Memory of this process, registered for an importer, until this is dropped or ended.
 pub trait Placement: Send + Sync + fmt::Debug {
-    /// Ends the registration; again and again, if need be.
+    /// Ends the registration; again and again, if need be. A call while another one ends it waits for that.
     ///
     /// # Errors
     /// Why the device does not: then it may still reach the memory.

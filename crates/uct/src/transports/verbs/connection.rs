@@ -154,3 +154,25 @@ impl Port {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::device::Gid;
+    use super::*;
+
+    fn peer(gid: Option<[u8; 16]>, lid: u16) -> QpAddress {
+        QpAddress { number: 7, psn: 8, gid, lid, mtu: 3, reads: 1 }
+    }
+
+    #[test]
+    fn a_way_is_by_gids_of_both_or_of_none() {
+        let gid = |raw| Gid { index: 3, raw };
+        let port = |gid| Port { number: 2, lid: 1, mtu: ibv_mtu::IBV_MTU_1024, is_ethernet: true, gid };
+        let way = port(Some(gid([1; 16]))).to(&peer(Some([2; 16]), 0)).expect("both have one");
+        assert_eq!((way.is_global, way.port_num, way.grh.sgid_index), (1, 2, 3));
+        let local = port(None).to(&peer(None, 9)).expect("none has one");
+        assert_eq!((local.is_global, local.port_num, local.dlid), (0, 2, 9));
+        assert!(port(Some(gid([1; 16]))).to(&peer(None, 9)).is_none());
+        assert!(port(None).to(&peer(Some([2; 16]), 9)).is_none());
+    }
+}

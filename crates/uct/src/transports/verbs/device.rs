@@ -235,4 +235,20 @@ mod tests {
         assert_eq!(reg_error(Errno::FAULT, 1).status(), ucs::Status::InvalidAddr);
         assert_eq!(reg_error(Errno::INVAL, 1).status(), ucs::Status::IoError);
     }
+
+    /// What is told to other machines: no address of the link alone, and none that is no IP address.
+    #[test]
+    fn a_port_has_the_ip_address_that_its_gid_stands_for() {
+        let ip = |is_ethernet, raw: Option<[u8; 16]>| {
+            let gid = raw.map(|raw| Gid { index: 1, raw });
+            Port { number: 1, lid: 0, mtu: ibv_mtu::IBV_MTU_1024, is_ethernet, gid }.ip()
+        };
+        let v4 = gid(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10], 1);
+        assert_eq!(ip(true, Some(v4)), Some(IpAddr::from([10, 0, 0, 1])));
+        let global = gid(&[0x20, 1], 2);
+        assert_eq!(ip(true, Some(global)), Some(IpAddr::from(global)));
+        assert_eq!(ip(true, Some(gid(&[0xfe, 0x80], 1))), None, "of the link");
+        assert_eq!(ip(false, Some(global)), None, "a GID of InfiniBand is no IP address");
+        assert_eq!(ip(true, None), None);
+    }
 }

@@ -473,4 +473,14 @@ mod tests {
         assert_eq!(other.status(), ucs::Status::IoError);
         assert!(other.to_string().contains("words"), "{other}");
     }
+
+    #[test]
+    fn ranges_go_on_by_bytes_and_keep_their_keys() {
+        let (near, remote) =
+            (Near { address: 0x1000, lkey: 1 }.at(FRAGMENT), Remote { address: 0x1000, rkey: 2 }.at(7));
+        assert_eq!((near.address, near.lkey), (0x1000 + FRAGMENT as u64, 1));
+        assert_eq!((remote.address, remote.rkey), (0x1007, 2));
+        let end = Remote { address: u64::MAX, rkey: 2 }.at(2); // an exporter's address is any number
+        assert_eq!(end.address, 1);
+    }
 }
