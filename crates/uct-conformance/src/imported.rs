@@ -29,10 +29,12 @@ pub(crate) const CHECKS: &[Check] = list![imported:
     there_is_nothing_to_register in Once,
 ];
 
-/// A bench of each transport of the library, whose importer is in this process: for operands.
+/// A bench of each transport of the library that has a memory domain here (`verbs` has none without a device), whose importer is in this
+/// process: for operands.
 fn others(bench: &Bench) -> impl Iterator<Item = (&'static str, Bench)> {
     let elsewhere = if bench.place == Place::TwoProcesses { Place::TwoProcesses } else { Place::TwoContexts };
-    transports::components().iter().map(move |component| {
+    let here = transports::components().iter().filter(|component| !component.query_mds().is_empty());
+    here.map(move |component| {
         let name = component.name();
         let place = if name == "self" { Place::SameContext } else { elsewhere };
         (name, Bench::new(&Fixture::of(name, &[]), place))

@@ -15,9 +15,9 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Handle, HandleError> {
     Handle::decode(bytes, known)
 }
 
-/// Decodes as a process of this version does, which has three.
+/// Decodes as a process of this version does, which has four.
 pub(crate) fn decode_living(bytes: &[u8]) -> Result<Handle, HandleError> {
-    Handle::decode(bytes, |component| (1..=3).contains(&component))
+    Handle::decode(bytes, |component| (1..=4).contains(&component))
 }
 
 /// Writes the right checksum: over all bytes, its own four taken as zero.
