@@ -1,6 +1,6 @@
 //! The memory domain of `verbs`.
 
-use std::net::{IpAddr, UdpSocket};
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -8,6 +8,7 @@ use std::time::Duration;
 use ucs::mem::Access;
 use ucs::mem::page::{PageRange, page_size};
 
+use super::address::to_listen_at;
 use super::device::Device;
 use super::import::VerbsImport;
 use super::mkey::{self, Mkey};
@@ -62,11 +63,9 @@ const KINDS: RangeInclusive<u16> = 0x100..=0xfff;
 
 impl RemoteSide {
     fn open(device: &Arc<Device>, params: &MdParams) -> Option<Self> {
-        let address = device.port.ip()?;
-        // In another network namespace than the device's there is no such address.
-        UdpSocket::bind((address, 0))
-            .inspect_err(|error| tracing::debug!(%address, %error, "not an address here"))
-            .ok()?;
+        let addresses = to_listen_at(device, &params.config);
+        let addresses = addresses.inspect_err(|error| tracing::debug!(%error, "nothing for other machines"));
+        let address = *addresses.ok()?.first()?;
         let exports = Arc::new(Exports::new(device, &params.exports));
         let responder: Weak<Exports> = Arc::downgrade(&exports);
         let kind = params.service.respond_in(KINDS, responder)?;

@@ -14,6 +14,7 @@
 //!
 //! Workers of any two machines talk by reliable connections: [`rc`].
 
+pub mod address;
 mod between;
 mod command;
 mod connection;
@@ -61,7 +62,7 @@ pub const CAPABILITIES: &[Capability] = &[
     Capability {
         name: "export",
         supported: true,
-        note: "with UCX_VERBS_SHARE=y, to processes of the same user and boot that use the same device",
+        note: "to any process that a network of its device reaches; with UCX_VERBS_SHARE=y also to those of its user on this device",
     },
     Capability {
         name: "read-only",
@@ -104,7 +105,7 @@ impl Component for VerbsComponent {
     }
 
     fn vars(&self) -> &'static [&'static dyn AnyVar] {
-        &[&SHARE, &REMOTE, &rc::address::SERVICE_ADDRESS]
+        &[&SHARE, &REMOTE, &address::SERVICE_ADDRESS]
     }
 
     fn query_mds(&self) -> Vec<MdResource> {

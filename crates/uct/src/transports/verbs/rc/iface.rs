@@ -15,18 +15,16 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-use rustix::io::Errno;
 use ucs::Status;
 use ucs::fork::{self, Generation};
 use ucs::mem::MemError;
 use ucs::time::Deadline;
 
-use super::address;
 use super::endpoint::{Endpoint, Leaving, MAX_AM};
 use super::entrance::Entrance;
 use super::life::Life;
 use super::queue::{MESSAGES, OpenError, Opening};
-use super::wire::{Address, Call, Reply};
+use super::wire::{Address, Call, Link, Reply};
 use crate::api::{
     AttachError, ComponentId, EpId, Iface, IfaceAttr, IfaceError, IfaceFlags, LinearCost, MdParams, NewEp,
     SendError, Sink,
@@ -34,8 +32,9 @@ use crate::api::{
 use crate::config::MAX_CONNECTIONS;
 use crate::doorbell::Doorbell;
 use crate::memory::Local;
-use crate::service::{NetError, NetLink, Responder, Service, ServiceError};
+use crate::service::{NetError, NetLink, Responder, Service};
 use crate::transports::places::Places;
+use crate::transports::verbs::address::to_listen_at;
 use crate::transports::verbs::device::Device;
 use crate::transports::verbs::sys::Channel;
 
@@ -73,15 +72,7 @@ impl RcIface {
         params: &MdParams,
     ) -> Result<Self, IfaceError> {
         let service = Arc::clone(&params.service);
-        let sockets = service.serve_net(&address::to_listen_at(device, &params.config)?);
-        let sockets = sockets.map_err(|error| match error {
-            // A device may be one that other network namespaces have in common with this one.
-            ServiceError::Mem(MemError::Sys { errno: Errno::ADDRNOTAVAIL, .. }) => IfaceError::Missing {
-                what: "the IP address of the RDMA port, or those in UCX_VERBS_SERVICE_ADDRESS, in this network namespace",
-                remedy: "set UCX_VERBS_SERVICE_ADDRESS to one of this machine that peers reach",
-            },
-            error => error.into(),
-        })?;
+        let sockets = service.serve_net(&to_listen_at(device, &params.config)?)?;
         let failed = |what| move |errno| IfaceError::Device { what, errno };
         let channel = Channel::new(&device.context).map_err(failed("ibv_create_comp_channel"))?;
         let (channel, bell) = (Arc::new(channel), Arc::new(Doorbell::new()?));
@@ -102,7 +93,7 @@ impl RcIface {
         })?;
         let context_uuid = *params.exports.uuid();
         let (token, instance) = (entrance.token(), entrance.instance());
-        let link = address::link_of(&device.port);
+        let link = if device.port.is_ethernet { Link::Ethernet } else { Link::InfiniBand };
         let address = Address { context_uuid, token, instance, kind, link, sockets };
         let attr = IfaceAttr {
             component: ComponentId::VERBS,

@@ -1,6 +1,5 @@
 //! The interface of `verbs`: active messages by reliable connections (RC), between workers of any two machines.
 
-pub mod address;
 mod credits;
 mod endpoint;
 mod entrance;

@@ -1,12 +1,12 @@
-//! Where the service listens, for an interface's peers.
+//! Where the service of other machines listens, for peers of a device.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, UdpSocket};
 
 use ucs::config::{Config, Var};
 
-use super::wire::{Link, MAX_SOCKETS};
+use super::device::Device;
+use super::rc::wire::MAX_SOCKETS;
 use crate::api::IfaceError;
-use crate::transports::verbs::device::{Device, Port};
 
 /// Where peers of other machines find this process: IP addresses of this machine.
 pub const SERVICE_ADDRESS: Var<String> = Var::new(
@@ -15,25 +15,29 @@ pub const SERVICE_ADDRESS: Var<String> = Var::new(
     "IP addresses of this machine, 4 at most, by which verbs is found by peers; by default that of the device's port (RoCE)",
 );
 
-/// What kind of network a port is in.
-pub(super) fn link_of(port: &Port) -> Link {
-    if port.gid.is_some() { Link::Ethernet } else { Link::InfiniBand }
-}
-
-/// The addresses that the service is to listen at.
+/// The addresses that the service is to listen at: all are this machine's, in this network namespace.
 pub(super) fn to_listen_at(device: &Device, config: &Config) -> Result<Vec<IpAddr>, IfaceError> {
     let set = config.get(&SERVICE_ADDRESS);
-    if !set.trim().is_empty() {
-        return parse(&set).ok_or(IfaceError::Missing {
+    let all = if set.trim().is_empty() {
+        device.port.ip().map(|ip| vec![ip]).ok_or(IfaceError::Missing {
+            what: "an IP address for peers to find this process by: the RDMA port has none,",
+            remedy: "set UCX_VERBS_SERVICE_ADDRESS to one of this machine that peers reach",
+        })?
+    } else {
+        parse(&set).ok_or(IfaceError::Missing {
             what: "a list of 1 to 4 IP addresses in UCX_VERBS_SERVICE_ADDRESS",
             remedy: "set it to addresses of this machine, separated by commas",
+        })?
+    };
+    // A device may be one that other network namespaces have in common with this one.
+    if let Some(ip) = all.iter().find(|ip| UdpSocket::bind((**ip, 0)).is_err()) {
+        tracing::debug!(%ip, "no address of this network namespace");
+        return Err(IfaceError::Missing {
+            what: "the IP address of the RDMA port, or one in UCX_VERBS_SERVICE_ADDRESS, in this network namespace",
+            remedy: "set UCX_VERBS_SERVICE_ADDRESS to one of this machine that peers reach",
         });
     }
-    let own = device.port.gid.and_then(|gid| of_gid(gid.raw));
-    own.map(|ip| vec![ip]).ok_or(IfaceError::Missing {
-        what: "an IP address for peers to find this process by: the RDMA port has none,",
-        remedy: "set UCX_VERBS_SERVICE_ADDRESS to one of this machine that peers reach",
-    })
+    Ok(all)
 }
 
 fn parse(list: &str) -> Option<Vec<IpAddr>> {
@@ -45,30 +49,12 @@ fn parse(list: &str) -> Option<Vec<IpAddr>> {
     ips.filter(is_good)
 }
 
-/// The IP address that a GID of RoCE v2 is; that of a link is of no use to others without its interface.
-fn of_gid(raw: [u8; 16]) -> Option<IpAddr> {
-    let ip = Ipv6Addr::from(raw);
-    let is_of_link = ip.segments()[0] & 0xffc0 == 0xfe80;
-    (!is_of_link && !ip.is_unspecified()).then(|| ip.to_canonical())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn ip(text: &str) -> IpAddr {
         text.parse().unwrap()
-    }
-
-    #[test]
-    fn a_gid_is_an_address() {
-        let mut v4 = [0; 16];
-        v4[10..].copy_from_slice(&[0xff, 0xff, 192, 0, 2, 7]);
-        assert_eq!(of_gid(v4), Some(ip("192.0.2.7")));
-        let IpAddr::V6(global) = ip("2001:db8::1") else { unreachable!() };
-        assert_eq!(of_gid(global.octets()), Some(ip("2001:db8::1")));
-        let IpAddr::V6(link) = ip("fe80::1") else { unreachable!() };
-        assert_eq!((of_gid(link.octets()), of_gid([0; 16])), (None, None));
     }
 
     #[test]
