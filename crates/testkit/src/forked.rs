@@ -40,3 +40,12 @@ impl Forked {
 pub fn in_child(fork: impl FnOnce() -> pid_t, check: impl FnOnce() -> bool) -> bool {
     Forked::by(fork, check).said_yes()
 }
+
+/// Whether `check` says yes in a child of `fork(2)`: [`Forked::by`]. The child has none of this process's other threads, so `check` waits for
+/// none of them.
+///
+/// # Panics
+/// There is no child.
+pub fn in_plain_child(check: impl FnOnce() -> bool) -> bool {
+    in_child(sys::fork, check)
+}

@@ -75,7 +75,7 @@ pub use alloc::{CountingAlloc, count_allocs};
 pub use census::{leaves_nothing, mappings, open_fds};
 pub use child::{Child, Exit, RecvError, Role};
 pub use deny::{Deny, Filter, deny};
-pub use forked::{Forked, in_child};
+pub use forked::{Forked, in_child, in_plain_child};
 pub use guard::{Canary, GuardedBuf, assert_writes_exactly};
 pub use harness::{RoleFn, Test, expect_panic, main, skip};
 pub use limits::{drop_to_uid, is_root, with_rlimit};

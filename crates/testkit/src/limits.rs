@@ -31,6 +31,17 @@ pub fn with_rlimit<R>(resource: Resource, soft: u64, f: impl FnOnce() -> R) -> R
     f()
 }
 
+/// Lets this process pin so many bytes (`RLIMIT_MEMLOCK`), for good: only in a role.
+///
+/// # Panics
+/// The limit cannot be set: it is above the hard one.
+pub fn limit_pinned(bytes: u64) {
+    let limit = Rlimit { current: Some(bytes), maximum: Some(bytes) };
+    if let Err(error) = setrlimit(Resource::Memlock, limit) {
+        panic!("setrlimit(RLIMIT_MEMLOCK, {bytes}): {error}");
+    }
+}
+
 /// Whether this process is user 0.
 #[must_use]
 pub fn is_root() -> bool {

@@ -323,6 +323,12 @@ pub(crate) fn set_filter(steps: &[libc::sock_filter]) -> io::Result<()> {
     }
 }
 
+/// Makes a child (`fork(2)`).
+pub(crate) fn fork() -> libc::pid_t {
+    // SAFETY: takes nothing. What the child may do is with who calls this: `forked`.
+    unsafe { libc::fork() }
+}
+
 /// Ends this process, and runs nothing that was to be run at its end (`_exit(2)`).
 pub(crate) fn end_at_once(code: i32) -> ! {
     // SAFETY: takes a number.

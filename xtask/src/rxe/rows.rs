@@ -71,6 +71,7 @@ pub(crate) const ROWS: &[Row] = &[
         secs: 300,
         ..ROW
     },
+    Row { build: &["-p", "ucp", "--features", "rxe-tests", "--test", "workers"], secs: 300, ..ROW },
     // What monitors, registration caches and imports ask the kernel for, some have not: there they must do without. What asks the kernel for
     // nothing, or takes long under an emulator and no other way than elsewhere, is left out.
     Row {

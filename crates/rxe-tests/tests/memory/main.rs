@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc)] // tests
 
+mod faults;
 mod roles;
 
 use std::process::Command;
@@ -226,9 +227,15 @@ fn main() -> std::process::ExitCode {
             a_killed_importer_leaves_nothing_pinned => .secs(120),
             a_dpu_moves_bytes_between_two_that_are_stopped => .secs(120),
             a_dpu_moves_bytes_between_two_of_another_host => .secs(120),
+            faults::a_port_that_goes_down_fails_accesses_until_it_is_up => .secs(120),
+            faults::without_memory_to_pin_it_is_told_and_the_rest_goes_on => .secs(120),
+            faults::an_exporter_that_may_not_pin_refuses_and_goes_on => .secs(120),
+            faults::a_dpu_killed_while_it_writes_leaves_its_peers_whole => .secs(120),
+            faults::a_child_has_none_of_it => .secs(120),
             memory_of_a_stopped_process_of_this_host => .secs(120),
             a_killed_host_leaves_nothing_pinned_in_the_dpu => .secs(120),
             a_killed_dpu_leaves_nothing_pinned => .secs(120),
+            faults::a_device_that_is_taken_away_fails_accesses => .secs(120),
         ],
     }
 }

@@ -37,6 +37,12 @@ pub(crate) enum Ask {
     Where,
     /// An importer: is anything mapped at that address of another process's?
     IsMapped(Vec<u8>),
+    /// An importer: import this, if that can be done.
+    TryImport(Vec<u8>),
+    /// An importer: put so many bytes, of memory that is registered for that, to the first import.
+    Put(u32),
+    /// Make a child by fork, in which nothing of this is there.
+    Fork,
     /// An importer: copy all of one import into another one.
     Carry { from: u8, to: u8, parts: u8 },
 }
@@ -54,6 +60,9 @@ impl Ask {
             Self::Access(number) => vec![7, *number],
             Self::Where => vec![9],
             Self::IsMapped(address) => [&[10], address.as_slice()].concat(),
+            Self::TryImport(handle) => [&[11], handle.as_slice()].concat(),
+            Self::Put(len) => [&[12], &len.to_ne_bytes()[..]].concat(),
+            Self::Fork => vec![13],
             Self::Carry { from, to, parts } => vec![8, *from, *to, *parts],
         }
     }
@@ -71,6 +80,9 @@ impl Ask {
             [8, from, to, parts] => Self::Carry { from: *from, to: *to, parts: *parts },
             [9] => Self::Where,
             [10, address @ ..] => Self::IsMapped(address.to_vec()),
+            [11, handle @ ..] => Self::TryImport(handle.to_vec()),
+            [12, len @ ..] => Self::Put(u32::from_ne_bytes(len.try_into().unwrap())),
+            [13] => Self::Fork,
             other => panic!("no order: {other:?}"),
         }
     }
@@ -84,6 +96,9 @@ pub(crate) fn expect(child: &mut Child, ask: &Ask, words: &str) {
 }
 
 fn context() -> Context {
+    if let Ok(limit) = std::env::var("RUCX_TEST_MEMLOCK") {
+        testkit::limits::limit_pinned(limit.parse().unwrap());
+    }
     let builder = Context::builder().features(Features::EXPORTED_MEMH);
     builder.set("UCX_TLS", "verbs").build().unwrap()
 }
@@ -139,6 +154,7 @@ pub(crate) fn exporter() {
                 "filled".to_owned()
             }
             Ask::CompareFill(seed) => holds(&random(seed)),
+            Ask::Fork => in_a_child(|| region.memh_pack().is_err()),
             Ask::Compare(seed) => {
                 let mut model = vec![0; LEN];
                 for (_, at, bytes) in work(seed).filter(|(writes, ..)| *writes) {
@@ -167,6 +183,15 @@ pub(crate) fn importer() {
                 do_work(&imports[0], seed);
                 "done".to_owned()
             }
+            Ask::TryImport(handle) => match ctx.mem_import(&handle) {
+                Ok(_) => "imported".to_owned(),
+                Err(error) => format!("{error}: {}", error.remedy()),
+            },
+            Ask::Put(len) => match imports[0].put(0, vec![1; len as usize]) {
+                Ok(_) => "done".to_owned(),
+                Err(failed) => format!("{}: {}", failed.error, failed.error.remedy()),
+            },
+            Ask::Fork => in_a_child(|| imports[0].read(0, &mut [0; 8]).is_err()),
             Ask::Access(number) => match imports[usize::from(number)].read(0, &mut [0; 8]) {
                 Ok(()) => "fine".to_owned(),
                 Err(error) => in_words(&error),
@@ -197,9 +222,15 @@ fn is_mapped(address: u64) -> bool {
     })
 }
 
+/// Whether a child of this process says yes.
+fn in_a_child(check: impl FnOnce() -> bool) -> String {
+    if testkit::in_plain_child(check) { "forked" } else { "the child says no" }.to_owned()
+}
+
 fn in_words(error: &AccessError) -> String {
     match error {
         AccessError::Stale { .. } => "stale".to_owned(),
+        AccessError::Device { .. } => "device".to_owned(),
         AccessError::Operand { why: OperandReason::Stale(_), .. } => "stale operand".to_owned(),
         other => format!("{other:?}"),
     }

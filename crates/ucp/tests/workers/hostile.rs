@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering}; // std's atomics: no model
 
 use ucp::{AmFlags, AmMessage, Destination, EpError, Gone, Local, LocalMut, Request, Source, Status};
 
-use crate::{Pair, Seen, TRANSPORTS};
+use crate::{BETWEEN, Pair, Seen, TRANSPORTS};
 
 /// An operand that has become shorter, or longer, since it was given.
 struct Liar(Vec<u8>, Arc<AtomicUsize>);
@@ -55,7 +55,7 @@ fn operands_that_change_their_length_are_not_believed() {
 
 #[test]
 fn a_flood_of_messages_keeps_no_announced_data_and_no_flush_waiting() {
-    let pair = Pair::new("shm");
+    let pair = Pair::new(BETWEEN);
     let received: Seen<Request<Vec<u8>>> = Rc::default();
     let into = Rc::clone(&received);
     pair.b()
@@ -87,7 +87,7 @@ fn a_flood_of_messages_keeps_no_announced_data_and_no_flush_waiting() {
 
 #[test]
 fn a_peer_that_announces_for_ever_and_takes_no_answer_is_given_up() {
-    let pair = Pair::new("shm");
+    let pair = Pair::new(BETWEEN);
     let errors: Seen<EpError> = Rc::default();
     let into = Rc::clone(&errors);
     pair.b()
@@ -123,7 +123,7 @@ fn a_peer_that_announces_for_ever_and_takes_no_answer_is_given_up() {
 
 #[test]
 fn ten_thousand_peers_come_and_go() {
-    let pair = Pair::new("shm");
+    let pair = Pair::new(BETWEEN);
     let kept: Rc<RefCell<Vec<AmMessage>>> = Rc::default();
     let seen = Rc::new(Cell::new(0));
     let (into, count) = (Rc::clone(&kept), Rc::clone(&seen));

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use ucp::{CloseMode, EpError, Gone, Status};
 
-use crate::{PATIENCE, Pair, Seen, TRANSPORTS, context};
+use crate::{BETWEEN, PATIENCE, Pair, Seen, TRANSPORTS, context};
 
 #[test]
 fn a_peer_that_goes_is_told_once_after_its_last_message() {
@@ -113,7 +113,7 @@ fn a_worker_dropped_with_operations_on_their_way() {
 #[test]
 fn a_failed_endpoint_that_is_kept_does_not_wake() {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let mut pair = Pair::new("shm");
+    let mut pair = Pair::new(BETWEEN);
     pair.lose_b();
     let end = Instant::now() + PATIENCE;
     while pair.ep.check().is_ok() && Instant::now() < end {
@@ -130,8 +130,8 @@ fn a_failed_endpoint_that_is_kept_does_not_wake() {
 
 #[test]
 fn the_address_of_a_worker_that_is_gone_is_stale_and_a_changed_one_is_told() {
-    let worker = context("shm").worker().unwrap();
-    let other = context("shm").worker().unwrap();
+    let worker = context(BETWEEN).worker().unwrap();
+    let other = context(BETWEEN).worker().unwrap();
     let address = other.address().unwrap();
     assert_eq!(format!("{address:?}"), format!("WorkerAddress(<{} secret bytes>)", address.as_bytes().len()));
     let mut changed = address.as_bytes().to_vec();
@@ -145,10 +145,10 @@ fn the_address_of_a_worker_that_is_gone_is_stale_and_a_changed_one_is_told() {
 
 #[test]
 fn sleepers_are_woken_by_messages_ends_signals_and_wakers() {
-    let pair = Pair::new("shm");
+    let pair = Pair::new(BETWEEN);
     let address = pair.b().address().unwrap();
     let thread = std::thread::spawn(move || {
-        let worker = context("shm").worker().unwrap();
+        let worker = context(BETWEEN).worker().unwrap();
         let told = Rc::new(RefCell::new(0));
         let count = Rc::clone(&told);
         worker.am_handler(2, move |_| *count.borrow_mut() += 1).unwrap();
@@ -214,7 +214,7 @@ fn sleepers_are_woken_by_messages_ends_signals_and_wakers() {
 
 #[test]
 fn a_sender_sleeps_until_there_is_room() {
-    let pair = Pair::new("shm");
+    let pair = Pair::new(BETWEEN);
     pair.b().am_handler(1, |_| {}).unwrap();
     let mut requests = Vec::new();
     while requests.iter().all(ucp::Request::is_ended) {

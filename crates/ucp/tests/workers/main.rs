@@ -39,7 +39,7 @@ impl Pair {
         let b = (tls != "self").then(|| context(tls).worker().unwrap());
         let address = b.as_ref().unwrap_or(&a).address().unwrap();
         let ep = a.connect(address.as_bytes()).unwrap();
-        assert_eq!(ep.info().transport, if tls == "self" { "self" } else { "shm" });
+        assert_eq!(ep.info().transport, if tls == "self" { "self" } else { BETWEEN });
         Self { ep, a, b }
     }
 
@@ -79,7 +79,10 @@ impl Pair {
 /// What handlers have seen.
 pub(crate) type Seen<T> = Rc<RefCell<Vec<T>>>;
 
-pub(crate) const TRANSPORTS: [&str; 2] = ["self", "shm"];
+pub(crate) const TRANSPORTS: [&str; 2] = ["self", BETWEEN];
+
+/// One that connects workers with others: in the guest of `cargo xtask rxe`, that of its RDMA device.
+pub(crate) const BETWEEN: &str = if cfg!(feature = "rxe-tests") { "verbs" } else { "shm" };
 
 /// Bytes that tell where they are from.
 pub(crate) fn pattern(len: usize, seed: u8) -> Vec<u8> {

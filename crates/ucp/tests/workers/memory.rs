@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use ucp::{AmFlags, AmoOp, MemMap, Request, Status};
 
-use crate::{PATIENCE, Pair, Seen, context, pattern};
+use crate::{BETWEEN, PATIENCE, Pair, Seen, context, pattern};
 
 #[test]
 fn put_and_get_by_rkey() {
@@ -15,7 +15,7 @@ fn put_and_get_by_rkey() {
     let rkey = region.rkey_pack().unwrap();
     assert_eq!(rkey.as_bytes(), region.rkey_pack().unwrap().as_bytes(), "one key a region");
     let remote = ep.rkey_unpack(rkey.as_bytes()).unwrap();
-    assert_eq!((remote.len(), remote.transport()), (1 << 20, "shm"));
+    assert_eq!((remote.len(), remote.transport()), (1 << 20, BETWEEN));
     for len in [0, 1, 7, 8, 100, 4096, 100_000, 1 << 20] {
         let data = pattern(len, 9);
         let data = b.wait(remote.put(0, data), PATIENCE).unwrap();
@@ -65,8 +65,8 @@ fn implicit_operations_end_with_the_next_flush() {
 
 #[test]
 fn atomics_by_rkey() {
-    let pair = Pair::new("shm");
-    let owner = context("shm");
+    let pair = Pair::new(BETWEEN);
+    let owner = context(BETWEEN);
     let worker = owner.worker().unwrap();
     let region = owner.mem_map(MemMap::allocate(4096)).unwrap();
     let ep = pair.a.connect(worker.address().unwrap().as_bytes()).unwrap();
@@ -161,8 +161,8 @@ fn imported_memory_as_an_operand() {
 
 #[test]
 fn keys_are_told_from_handles_and_from_other_contexts_keys() {
-    let pair = Pair::new("shm");
-    let other = context("shm");
+    let pair = Pair::new(BETWEEN);
+    let other = context(BETWEEN);
     let region = other.mem_map(MemMap::allocate(4096).exported()).unwrap();
     let rkey = region.rkey_pack().unwrap();
     let error = pair.ep.rkey_unpack(rkey.as_bytes()).unwrap_err();

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use ucp::{AmFlags, AmMessage, Request, Status};
 
-use crate::{PATIENCE, Pair, Seen, TRANSPORTS, pattern};
+use crate::{BETWEEN, PATIENCE, Pair, Seen, TRANSPORTS, pattern};
 
 /// Lengths around those at which something changes: a line of the ring, the longest message, a fragment.
 const LENGTHS: [usize; 16] =
@@ -144,7 +144,7 @@ fn rendezvous_that_is_refused_completes_at_the_sender() {
 
 #[test]
 fn what_cannot_be_sent_gives_the_operand_back() {
-    let pair = Pair::new("shm");
+    let pair = Pair::new(BETWEEN);
     let error =
         pair.ep.am_send_with(AmFlags::EAGER, 1, b"", vec![3; 40_000]).into_result().unwrap().unwrap_err();
     assert_eq!((error.status(), error.operand.len()), (Status::ExceedsLimit, 40_000));

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use ucp::{AmFlags, AmMessage, CloseMode, Endpoint, Request};
 
-use crate::{Pair, TRANSPORTS};
+use crate::{BETWEEN, Pair, TRANSPORTS};
 
 /// Numbers that are as good as random.
 pub(crate) struct Numbers(pub(crate) u64);
@@ -122,7 +122,7 @@ fn all_orders_end() {
                     _ => {}
                 }
             }
-            if numbers.next(3) == 0 && tls == "shm" {
+            if numbers.next(3) == 0 && tls == BETWEEN {
                 pair.lose_b();
                 forced = true;
             }

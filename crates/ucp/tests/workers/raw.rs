@@ -16,7 +16,7 @@ use uct::service::Service;
 use uct::transports::shm::ShmComponent;
 
 use crate::orders::Numbers;
-use crate::{PATIENCE, Seen, context};
+use crate::{BETWEEN, PATIENCE, Seen, context};
 
 struct Raw {
     iface: Box<dyn Iface>,
@@ -51,7 +51,7 @@ impl Raw {
     fn new() -> Self {
         let exports = Arc::new(ExportTable::new(Duration::from_secs(1)).unwrap());
         let service = Arc::new(Service::new(Arc::clone(&exports), None));
-        let params = MdParams { exports, service, config: context("shm").config().clone() };
+        let params = MdParams { exports, service, config: context(BETWEEN).config().clone() };
         let md = ShmComponent.open_md(&ShmComponent.query_mds()[0], &params).unwrap();
         Self { iface: md.open_iface().unwrap().unwrap(), log: Log::default() }
     }
@@ -86,7 +86,7 @@ impl Raw {
 
 /// A worker that takes all that is announced, up to a megabyte.
 fn taker() -> (Worker, Seen<Request<Vec<u8>>>) {
-    let worker = context("shm").worker().unwrap();
+    let worker = context(BETWEEN).worker().unwrap();
     let received: Seen<Request<Vec<u8>>> = Rc::default();
     for id in 0..2 {
         let into = Rc::clone(&received);
@@ -186,7 +186,7 @@ fn whatever_a_peer_says_all_operations_end_and_others_go_on() {
 
 #[test]
 fn nothing_comes_behind_bytes_that_are_no_message() {
-    let worker = context("shm").worker().unwrap();
+    let worker = context(BETWEEN).worker().unwrap();
     let seen: Rc<RefCell<Vec<u8>>> = Rc::default();
     let errors: Seen<EpError> = Rc::default();
     let into = Rc::clone(&seen);

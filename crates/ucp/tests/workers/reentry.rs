@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use ucp::{AmFlags, AmMessage, CloseMode, Endpoint, EpError, Request, Status, Worker};
 
-use crate::{Pair, Seen, TRANSPORTS, context};
+use crate::{BETWEEN, Pair, Seen, TRANSPORTS, context};
 
 /// Runs that when it is dropped.
 struct OnDrop<F: FnMut()>(F);
@@ -102,8 +102,8 @@ fn handlers_that_close_replace_and_drop_all_they_can_reach() {
 
 #[test]
 fn the_error_callback_drops_endpoints_and_a_worker() {
-    let mut pair = Pair::new("shm");
-    let other = Rc::new(RefCell::new(Some(context("shm").worker().unwrap())));
+    let mut pair = Pair::new(BETWEEN);
+    let other = Rc::new(RefCell::new(Some(context(BETWEEN).worker().unwrap())));
     let errors: Seen<EpError> = Rc::default();
     let held: Rc<RefCell<Option<Endpoint>>> = Rc::new(RefCell::new(Some(pair.ep.clone())));
     let (into, take, own) = (Rc::clone(&errors), Rc::clone(&held), pair.ep.clone());
@@ -290,7 +290,7 @@ fn sent_and_closed_before_the_peer_has_looked() {
 /// The peer hears of the end also where what the handler of errors holds panics when it is dropped.
 #[test]
 fn a_panic_within_a_forced_close_is_after_the_peer_was_told() {
-    let pair = Pair::new("shm");
+    let pair = Pair::new(BETWEEN);
     let told = Rc::new(Cell::new(false));
     let tell = Rc::clone(&told);
     let on_message = move |message: AmMessage| {

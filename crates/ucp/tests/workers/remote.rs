@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use futures_channel::oneshot;
 use ucp::{Endpoint, Error, WorkerThread};
 
-use crate::{PATIENCE, context};
+use crate::{BETWEEN, PATIENCE, context};
 
 /// Polls a future that is woken from other threads: no runtime is needed.
 fn block_on<F: Future>(future: F) -> F::Output {
@@ -38,7 +38,7 @@ fn sendable<T: Send>(value: T) -> T {
 
 #[test]
 fn jobs_run_at_once_and_their_futures_go_anywhere() {
-    let remote = WorkerThread::spawn(&context("shm")).unwrap();
+    let remote = WorkerThread::spawn(&context(BETWEEN)).unwrap();
     // The first waits for the second.
     let (sender, receiver) = oneshot::channel();
     let first = sendable(remote.run(|_| async { receiver.await.unwrap() }));
@@ -58,7 +58,7 @@ fn residents_send_and_are_dropped_on_their_thread() {
     }
     let got = Arc::new(AtomicU32::new(0));
     let (a, b) =
-        (WorkerThread::spawn(&context("shm")).unwrap(), WorkerThread::spawn(&context("shm")).unwrap());
+        (WorkerThread::spawn(&context(BETWEEN)).unwrap(), WorkerThread::spawn(&context(BETWEEN)).unwrap());
     let count = Arc::clone(&got);
     let address = block_on(a.run(|worker| async move {
         worker
@@ -100,7 +100,7 @@ fn residents_send_and_are_dropped_on_their_thread() {
 #[test]
 fn the_thread_ends_with_the_last_of_it_and_jobs_that_nobody_awaits_with_it() {
     let (sender, ended) = mpsc::channel::<()>();
-    let remote = WorkerThread::spawn(&context("shm")).unwrap();
+    let remote = WorkerThread::spawn(&context(BETWEEN)).unwrap();
     // Waits for ever, and is not awaited.
     let job = remote.run(move |_| async move {
         let _sender = sender;
@@ -119,7 +119,7 @@ fn the_thread_ends_with_the_last_of_it_and_jobs_that_nobody_awaits_with_it() {
 
 #[test]
 fn a_job_that_panics_ends_the_thread_and_is_told() {
-    let remote = WorkerThread::spawn(&context("shm")).unwrap();
+    let remote = WorkerThread::spawn(&context(BETWEEN)).unwrap();
     let panics = block_on(remote.run(|_| async {
         if Rc::new(Cell::new(true)).get() {
             panic!("meant to");
@@ -145,7 +145,7 @@ fn residents_that_nobody_awaits_are_dropped_after_what_was_asked_of_them() {
             self.0.send("dropped").unwrap();
         }
     }
-    let remote = WorkerThread::spawn(&context("shm")).unwrap();
+    let remote = WorkerThread::spawn(&context(BETWEEN)).unwrap();
     // Keeps the thread busy, so that what follows waits for it.
     let busy = || {
         let (go, waits) = mpsc::channel::<()>();
@@ -178,7 +178,7 @@ fn residents_that_nobody_awaits_are_dropped_after_what_was_asked_of_them() {
 fn the_thread_ends_also_when_no_more_jobs_fit() {
     let (sender, ended) = mpsc::channel::<()>();
     let (begun, begins) = mpsc::channel::<()>();
-    let remote = WorkerThread::spawn(&context("shm")).unwrap();
+    let remote = WorkerThread::spawn(&context(BETWEEN)).unwrap();
     for _ in 0..1100 {
         let (sender, begun) = (sender.clone(), begun.clone());
         drop(begin(remote.run(move |_| async move {

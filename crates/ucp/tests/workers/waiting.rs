@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::time::{ClockId, clock_gettime};
 use ucp::{Request, WaitError, Worker};
 
-use crate::{PATIENCE, Pair, context};
+use crate::{BETWEEN, PATIENCE, Pair, context};
 
 /// Processor time that this thread has had.
 fn cpu() -> Duration {
@@ -36,11 +36,11 @@ fn readable(worker: &Worker) -> bool {
 
 #[test]
 fn idle_workers_take_no_processor_whatever_their_endpoints() {
-    let mut pair = Pair::new("shm");
+    let mut pair = Pair::new(BETWEEN);
     pair.b().am_handler(1, |_| {}).unwrap();
-    sleeps(&context("shm").worker().unwrap(), "no endpoint");
+    sleeps(&context(BETWEEN).worker().unwrap(), "no endpoint");
     sleeps(&pair.a, "one endpoint");
-    let others: Vec<_> = (0..9).map(|_| context("shm").worker().unwrap()).collect();
+    let others: Vec<_> = (0..9).map(|_| context(BETWEEN).worker().unwrap()).collect();
     let eps: Vec<_> =
         others.iter().map(|other| pair.a.connect(other.address().unwrap().as_bytes()).unwrap()).collect();
     sleeps(&pair.a, "ten");
@@ -64,7 +64,7 @@ fn idle_workers_take_no_processor_whatever_their_endpoints() {
 
 #[test]
 fn a_signal_during_another_wait_neither_spins_nor_is_lost() {
-    let pair = Pair::new("shm");
+    let pair = Pair::new(BETWEEN);
     let request = pair.ep.am_send(1, b"", vec![1; 100_000]);
     pair.a.signaler().signal();
     let before = cpu();
@@ -80,7 +80,7 @@ fn a_signal_during_another_wait_neither_spins_nor_is_lost() {
 
 #[test]
 fn a_signal_before_arming_is_told_and_leaves_nothing_behind() {
-    let pair = Pair::new("shm");
+    let pair = Pair::new(BETWEEN);
     pair.progress();
     pair.progress();
     let signaler = pair.a.signaler();
@@ -98,7 +98,7 @@ fn a_signal_before_arming_is_told_and_leaves_nothing_behind() {
 /// Signals, and messages that come at any moment of each other: the worker wakes for each, and sleeps afterwards.
 #[test]
 fn signals_at_any_moment_wake_and_leave_it_asleep() {
-    let worker = context("shm").worker().unwrap();
+    let worker = context(BETWEEN).worker().unwrap();
     let signaler = worker.signaler();
     let (sender, receiver) = mpsc::channel::<()>();
     let thread = std::thread::spawn(move || {
@@ -153,7 +153,7 @@ fn a_future_that_wakes_itself_keeps_no_progress_out() {
 
 #[test]
 fn waiting_within_what_is_awaited_loses_no_wake_up() {
-    let pair = Pair::new("shm");
+    let pair = Pair::new(BETWEEN);
     let worker = &pair.a;
     let (sender, receiver) = mpsc::channel::<Waker>();
     let thread = std::thread::spawn(move || {
