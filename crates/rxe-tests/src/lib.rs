@@ -6,7 +6,7 @@
 //!
 //! | module | subject |
 //! |---|---|
-//! | [`hosts`] | the two hosts: network namespaces of one guest, or two guests |
+//! | [`hosts`](mod@hosts) | the two hosts: network namespaces of one guest, or two guests |
 //! | [`counters`](mod@counters) | what a device has counted: proof that bytes went by it |
 
 #![forbid(unsafe_code)]

@@ -50,27 +50,34 @@ impl Placements {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
     use std::time::Duration;
+
+    use ucs::sync::{AtomicBool, Ordering};
 
     use super::*;
     use crate::export::ExportTable;
     use crate::memory::{LocalMem, Rights};
 
     /// A registration whose end takes until it is told that it may be over.
-    #[derive(Debug)]
+    #[derive(Debug, Default)]
     struct Slow {
-        begun: Sender<()>,
-        may_end: Mutex<Receiver<()>>,
+        has_begun: AtomicBool,
+        may_end: AtomicBool,
         is_over: Mutex<bool>,
+    }
+
+    fn wait_for(word: &AtomicBool) {
+        while !word.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
     }
 
     impl Placement for Slow {
         fn end(&self) -> Result<(), String> {
             let mut is_over = self.is_over.lock();
             if !*is_over {
-                self.begun.send(()).map_err(|error| error.to_string())?;
-                self.may_end.lock().recv().map_err(|error| error.to_string())?;
+                self.has_begun.store(true, Ordering::Release);
+                wait_for(&self.may_end);
                 *is_over = true;
             }
             Ok(())
@@ -100,25 +107,23 @@ mod tests {
 
     #[test]
     fn nobody_is_told_that_it_has_ended_while_it_is_ending() {
-        let (begun, has_begun) = channel();
-        let (end, may_end) = channel();
-        let placement = Slow { begun, may_end: Mutex::new(may_end), is_over: Mutex::new(false) };
-        let placement: Arc<dyn Placement> = Arc::new(placement);
+        let slow = Arc::new(Slow::default());
+        let placement: Arc<dyn Placement> = Arc::clone(&slow) as Arc<dyn Placement>;
         let placements = Placements::default();
         placements.add(1, &placement);
+        let is_told = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let first = scope.spawn(|| placements.end(1));
-            has_begun.recv().unwrap();
-            let (done, is_done) = channel();
-            let all = &placements;
-            let second = scope.spawn(move || {
-                let answer = all.end(1);
-                done.send(()).unwrap();
+            wait_for(&slow.has_begun);
+            let second = scope.spawn(|| {
+                let answer = placements.end(1);
+                is_told.store(true, Ordering::Release);
                 answer
             });
-            let early = is_done.recv_timeout(Duration::from_millis(50));
-            end.send(()).unwrap();
-            assert_eq!(early, Err(RecvTimeoutError::Timeout), "it is registered still");
+            std::thread::sleep(Duration::from_millis(50));
+            let early = is_told.load(Ordering::Acquire);
+            slow.may_end.store(true, Ordering::Release);
+            assert!(!early, "it is registered still");
             assert_eq!((first.join().unwrap(), second.join().unwrap()), (Ok(()), Ok(())));
         });
         assert!(!placements.has(&placement), "it has ended");
