@@ -36,6 +36,9 @@ const LONG: usize = 1 << 20;
 /// How long nothing may complete: longer than a device tries to have a request acknowledged. Then its queue pair is destroyed.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// How often it is looked, while nothing completes, whether the peer is gone.
+const LOOKS: Duration = Duration::from_millis(1);
+
 /// Which way bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
@@ -273,6 +276,8 @@ pub(super) struct Flight<'q> {
     pub(super) completed: usize,
     /// When something last completed, or was posted where nothing was on its way.
     moved: Instant,
+    /// When it was last looked whether the peer is gone.
+    looked: Instant,
 }
 
 impl<'q> Flight<'q> {
@@ -284,7 +289,8 @@ impl<'q> Flight<'q> {
         if lane.qp.is_none() {
             lane.qp = Some(connect.connect(lane.number)?);
         }
-        Ok(Self { device, connect, lane, posted: 0, completed: 0, moved: Instant::now() })
+        let now = Instant::now();
+        Ok(Self { device, connect, lane, posted: 0, completed: 0, moved: now, looked: now })
     }
 
     /// Posts a request for at most [`REQUEST`] bytes; waits while the queue is full.
@@ -335,11 +341,23 @@ impl<'q> Flight<'q> {
                 tracing::debug!(status = wc.status.0, words, "a request has failed");
                 Err(self.fail(error_of(wc.status, words)))
             }
-            Ok(None) if self.connect.is_gone() => Err(self.fail(device(DeviceReason::Over))),
-            Ok(None) if self.moved.elapsed() < PATIENCE => Ok(false),
-            Ok(None) => Err(self.fail(device(DeviceReason::Late { waited: PATIENCE }))),
+            Ok(None) => self.wait_on(Instant::now()),
             Err(errno) => Err(self.fail(device(DeviceReason::Call { call: "ibv_poll_cq", errno }))),
         }
+    }
+
+    /// Nothing has completed: whether it is waited for.
+    fn wait_on(&mut self, now: Instant) -> Result<bool, AccessError> {
+        if now.duration_since(self.moved) >= PATIENCE {
+            return Err(self.fail(device(DeviceReason::Late { waited: PATIENCE })));
+        }
+        if now.duration_since(self.looked) >= LOOKS {
+            self.looked = now;
+            if self.connect.is_gone() {
+                return Err(self.fail(device(DeviceReason::Over)));
+            }
+        }
+        Ok(false)
     }
 
     /// Waits until the request of this number has completed.

@@ -167,7 +167,7 @@ impl Connect for RemoteImport {
     }
 
     fn is_gone(&self) -> bool {
-        self.peer.link.state().is_gone()
+        self.peer.link.has_ended()
     }
 }
 
