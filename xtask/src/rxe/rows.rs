@@ -68,10 +68,16 @@ pub(crate) const ROWS: &[Row] = &[
     Row {
         build: &["-p", "uct-conformance", "--features", "rxe-tests", "--test", "verbs_remote"],
         skip: SLOW,
+        secs: 600,
+        ..ROW
+    },
+    // Within one process, by its device: what is said, in what order, and the memory of regions.
+    Row {
+        build: &["-p", "ucp", "--features", "rxe-tests", "--test", "workers"],
+        only: &["messages::", "memory::"],
         secs: 300,
         ..ROW
     },
-    Row { build: &["-p", "ucp", "--features", "rxe-tests", "--test", "workers"], secs: 300, ..ROW },
     // What monitors, registration caches and imports ask the kernel for, some have not: there they must do without. What asks the kernel for
     // nothing, or takes long under an emulator and no other way than elsewhere, is left out.
     Row {
