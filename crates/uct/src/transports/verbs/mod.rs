@@ -51,7 +51,7 @@ pub const CAPABILITIES: &[Capability] = &[
         supported: true,
         note: "with UCX_VERBS_SHARE=y, to processes of the same user and boot that use the same device",
     },
-    Capability { name: "read-only", supported: true, note: "kept by the device" },
+    Capability { name: "read-only", supported: true, note: "kept by the library: who passes its command descriptor is trusted fully" },
     Capability { name: "mapped-view", supported: false, note: "a device moves the bytes" },
     Capability { name: "invalidate", supported: true, note: "" },
     Capability { name: "address-bound", supported: false, note: "the pages that were mapped at the import" },
