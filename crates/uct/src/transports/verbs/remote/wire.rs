@@ -12,7 +12,7 @@
 //!  40 length u64
 //! ```
 //!
-//! Requests begin with eight bytes: `kind` u8, `lane` u8 (of a connection only), `reserved` [6] = 0.
+//! Requests begin with eight bytes: `kind` u8, `lane` u8 (of a connection only), and six that are 0.
 //!
 //! ```text
 //!  kind         request                            reply
