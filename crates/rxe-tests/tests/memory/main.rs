@@ -227,7 +227,7 @@ fn main() -> std::process::ExitCode {
             a_killed_importer_leaves_nothing_pinned => .secs(120),
             a_dpu_moves_bytes_between_two_that_are_stopped => .secs(120),
             a_dpu_moves_bytes_between_two_of_another_host => .secs(120),
-            faults::a_port_that_goes_down_fails_accesses_until_it_is_up => .secs(120),
+            faults::a_port_that_goes_down_fails_accesses_in_time => .secs(120),
             faults::without_memory_to_pin_it_is_told_and_the_rest_goes_on => .secs(120),
             faults::an_exporter_that_may_not_pin_refuses_and_goes_on => .secs(120),
             faults::a_dpu_killed_while_it_writes_leaves_its_peers_whole => .secs(120),

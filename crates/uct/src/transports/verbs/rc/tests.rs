@@ -262,7 +262,8 @@ fn a_wrong_token_is_denied_and_harms_no_endpoint() {
     }
     let old = Address { instance: [7; 8], ..address }.encode();
     let error = good.other.iface.connect(&old, &Deadline::after(PATIENCE)).unwrap_err();
-    assert_eq!(error.status(), Status::Stale, "{error}");
+    // That it was there once cannot be proven.
+    assert_eq!(error.status(), Status::Unreachable, "{error}");
     good.is_heard(&mut side);
     assert!(side.told.gone.is_empty());
 }
