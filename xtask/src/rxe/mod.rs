@@ -138,7 +138,11 @@ fn run(env: &Env, options: &Options) -> Result<bool, Trouble> {
     clock.print("tools");
     let kernel = kernel::get(&apt, &tools, &dir, options.kernel)?;
     clock.print(&format!("Linux {}", kernel.release));
-    let rows = ROWS.iter().filter(|row| options.two_hosts.is_none() || row.setting == Setting::TwoHosts);
+    let rows = ROWS.iter().filter(|row| match options.two_hosts {
+        None => true,
+        Some(TwoHosts::Namespaces) => row.setting >= Setting::TwoHosts,
+        Some(TwoHosts::Guests) => row.setting == Setting::TwoHosts,
+    });
     let tests = if options.shell { Vec::new() } else { rows::build(env, &dir, rows)? };
     clock.print(&format!("{} test binaries", tests.len()));
     let guests = Guests { tools: &tools, kernel: &kernel, tests: &tests, options, dir: &dir };
