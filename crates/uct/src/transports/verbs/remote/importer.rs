@@ -234,11 +234,33 @@ impl RemoteImport {
                 self.is_over.store(true, Ordering::Release);
                 error
             }
-            // Its queue pairs ended with it, perhaps before its connection.
-            AccessError::Device { done, .. } if self.peer.link.has_ended() => {
-                AccessError::Stale { done, why: StaleReason::ExporterGone }
-            }
+            // Its queue pairs ended with it, perhaps before its connection; or its device says nothing of a registration that was ended just now.
+            AccessError::Device { done, why } => match self.asked_why() {
+                Some(why) => {
+                    self.is_over.store(why == StaleReason::Revoked, Ordering::Release);
+                    AccessError::Stale { done, why }
+                }
+                None => AccessError::Device { done, why },
+            },
             error => error,
+        }
+    }
+
+    /// Why a device has failed, if that is because the export is over: by the exporter's own word.
+    fn asked_why(&self) -> Option<StaleReason> {
+        if self.peer.link.has_ended() {
+            return Some(StaleReason::ExporterGone);
+        }
+        match self.call(&Request::Attach, self.patience) {
+            Ok(_) => {
+                let request = Request::Detach.encode();
+                let _ = self.peer.link.tell(self.kind, &self.subject, &self.token, &request, FAREWELL);
+                None
+            }
+            Err(NetError::Stale { .. } | NetError::Refused { status: Status::Stale, .. }) => {
+                Some(StaleReason::Revoked)
+            }
+            Err(_) => self.peer.link.has_ended().then_some(StaleReason::ExporterGone),
         }
     }
 
