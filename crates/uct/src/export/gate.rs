@@ -230,13 +230,9 @@ impl Gate {
     /// As [`Gate::enter`], by any slot; takes what was waited from `patience`.
     #[cold]
     fn enter_within(&self, patience: &mut Duration) -> Result<InFlight<'_>, AccessError> {
-        let stale = |why| match why {
-            StaleReason::Forked => AccessError::Forked,
-            why => AccessError::Stale { done: 0, why },
-        };
         let mut begin = None;
         loop {
-            self.check().map_err(stale)?;
+            self.check().map_err(AccessError::stale)?;
             for (slot, word) in self.slots.words() {
                 match in_flight::announce(word, self.id, || self.is_live()) {
                     Ok(()) => {
@@ -244,7 +240,7 @@ impl Gate {
                         *patience = patience.saturating_sub(waited);
                         return Ok(InFlight { word, slot, page: &self.slots.page });
                     }
-                    Err(in_flight::Refused::Stale) => return Err(stale(StaleReason::Revoked)),
+                    Err(in_flight::Refused::Stale) => return Err(AccessError::stale(StaleReason::Revoked)),
                     Err(in_flight::Refused::SlotTaken) => {}
                 }
             }

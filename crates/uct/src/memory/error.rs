@@ -284,6 +284,15 @@ impl AccessError {
         }
     }
 
+    /// That of memory of which nothing was moved, as it is stale.
+    #[must_use]
+    pub(crate) fn stale(why: StaleReason) -> Self {
+        match why {
+            StaleReason::Forked => Self::Forked,
+            why => Self::Stale { done: 0, why },
+        }
+    }
+
     /// Bytes that were moved before.
     #[must_use]
     pub fn done(&self) -> u64 {

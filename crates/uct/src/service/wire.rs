@@ -335,7 +335,7 @@ impl From<Truncated> for DecodeError {
     }
 }
 
-fn check(holds: bool, what: &'static str) -> Result<(), DecodeError> {
+pub(super) fn check(holds: bool, what: &'static str) -> Result<(), DecodeError> {
     if holds { Ok(()) } else { Err(DecodeError::Unknown(what)) }
 }
 

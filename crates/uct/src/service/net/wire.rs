@@ -9,7 +9,10 @@ use sha2::Sha256;
 use ucs::Status;
 
 use crate::export::Token;
-use crate::wire::{NoRoom, Reader, Truncated, Writer};
+use crate::service::wire::check;
+use crate::wire::{NoRoom, Reader, Writer};
+
+pub use crate::service::wire::DecodeError;
 
 /// Bytes of the hello of the side that listens.
 pub const WELCOME_LEN: usize = 24;
@@ -33,33 +36,6 @@ const REPLY_LABEL: &[u8; 16] = b"rucx net reply1\0";
 
 /// Bytes of a proof.
 pub const MAC_LEN: usize = 32;
-
-/// Bytes are no message of this protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum DecodeError {
-    /// They end too early, or go on too long.
-    #[error("a message of {found} bytes where {expected} were expected")]
-    Length {
-        /// Bytes a message has.
-        expected: usize,
-        /// Bytes that came.
-        found: usize,
-    },
-    /// Another kind, another version, or a value that has no meaning.
-    #[error("a message with an unknown {0}")]
-    Unknown(&'static str),
-}
-
-impl From<Truncated> for DecodeError {
-    fn from(error: Truncated) -> Self {
-        Self::Length { expected: error.offset + error.needed, found: error.offset }
-    }
-}
-
-fn check(holds: bool, what: &'static str) -> Result<(), DecodeError> {
-    if holds { Ok(()) } else { Err(DecodeError::Unknown(what)) }
-}
 
 fn exactly(bytes: &[u8], expected: usize) -> Result<Reader<'_>, DecodeError> {
     if bytes.len() != expected {

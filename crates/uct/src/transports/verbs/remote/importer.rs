@@ -212,19 +212,13 @@ impl RemoteImport {
 
     /// Has `access` done, if that is of any use, and takes note of what the exporter's device says.
     fn during(&self, access: impl FnOnce() -> Result<(), AccessError>) -> Result<(), AccessError> {
-        self.known().map_err(|why| match why {
-            StaleReason::Forked => AccessError::Forked,
-            why => AccessError::Stale { done: 0, why },
-        })?;
+        self.known().map_err(AccessError::stale)?;
         access().map_err(|error| self.noted(error))
     }
 
     /// An access to no bytes: it tells whether there could be one.
     fn no_bytes(&self) -> Result<(), AccessError> {
-        self.check().map_err(|why| match why {
-            StaleReason::Forked => AccessError::Forked,
-            why => AccessError::Stale { done: 0, why },
-        })
+        self.check().map_err(AccessError::stale)
     }
 
     /// Takes note of what the exporter's device says.
@@ -237,7 +231,9 @@ impl RemoteImport {
             // Its queue pairs ended with it, perhaps before its connection; or its device says nothing of a registration that was ended just now.
             AccessError::Device { done, why } => match self.asked_why() {
                 Some(why) => {
-                    self.is_over.store(why == StaleReason::Revoked, Ordering::Release);
+                    if why == StaleReason::Revoked {
+                        self.is_over.store(true, Ordering::Release);
+                    }
                     AccessError::Stale { done, why }
                 }
                 None => AccessError::Device { done, why },
@@ -279,7 +275,7 @@ impl RemoteImport {
         self.during(|| unsafe { self.peer.queue.registered(way, near, remote, len, self) })
     }
 
-    /// The other memory of a copy, if it has a way of its own: `outward` is to this one.
+    /// Copies between this and other attached memory, to this one where it `is_put`, if they have a way of their own.
     fn with_attached(
         &self,
         is_put: bool,
@@ -336,7 +332,7 @@ impl RemoteImport {
         let (memh, local) = memh.zip(local).ok_or(missing)?;
         let near = Near { address: local as u64, lkey: memh.0.lkey() };
         // SAFETY: the operand, which the caller has borrowed so (module rule).
-        self.during(|| unsafe { self.peer.queue.registered(way, near, self.remote(offset), len, self) })
+        unsafe { self.move_near(way, near, self.remote(offset), len) }
     }
 }
 
