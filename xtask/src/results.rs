@@ -35,6 +35,13 @@ impl Results {
         self.failures.push(why.into());
     }
 
+    /// Notes the name of a failed test, once.
+    fn name_failure(&mut self, name: &str) {
+        if !self.failures.iter().any(|known| known == name) {
+            self.failures.push(name.to_owned());
+        }
+    }
+
     /// Adds the counts of another.
     pub(crate) fn add(&mut self, other: Self) {
         self.passed += other.passed;
@@ -48,7 +55,9 @@ impl Results {
 pub(crate) fn of_cargo_test(output: &str, ok: bool) -> Results {
     let mut results = Results::default();
     let mut ignored = 0;
+    let mut is_list = false; // of libtest's, at the end: lines of failed tests are torn by what these print
     for line in output.lines() {
+        let was_list = std::mem::replace(&mut is_list, line == "failures:");
         if let Some(counts) = line.strip_prefix("test result: ") {
             results.passed += count(counts, "passed");
             results.failed += count(counts, "failed");
@@ -59,7 +68,10 @@ pub(crate) fn of_cargo_test(output: &str, ok: bool) -> Results {
         } else if let Some(name) =
             line.strip_prefix("test ").and_then(|test| test.strip_suffix(" ... FAILED"))
         {
-            results.failures.push(name.trim_end().to_owned());
+            results.name_failure(name.trim_end());
+        } else if let Some(name) = line.strip_prefix("    ").filter(|_| was_list) {
+            results.name_failure(name);
+            is_list = true;
         }
     }
     let explained = results.skips.len() as u64;
@@ -116,6 +128,13 @@ pub(crate) fn excerpt(output: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn failed_tests_are_named_once_whatever_they_print() {
+        let output = "test a::b ... note: something\nFAILED\ntest c ... FAILED\n\nfailures:\n\n---- a::b ----\n    at file.rs\n\n\
+            failures:\n    a::b\n    c\n\ntest result: FAILED. 1 passed; 2 failed; 0 ignored\n";
+        assert_eq!(of_cargo_test(output, false).failures, ["c", "a::b"]);
+    }
 
     #[test]
     fn all_runs_add_up() {

@@ -151,8 +151,8 @@ fn run(env: &Env, options: &Options) -> Result<bool, Trouble> {
         _ => guests.run_one()?,
     };
     clock.print("guest");
-    for failure in &results.failures {
-        println!("rxe: failed: {failure}");
+    if !results.failures.is_empty() {
+        println!("\nfailures:\n    {}\n", results.failures.join("\n    "));
     }
     println!("rxe: {} passed, {} failed, {} skipped", results.passed, results.failed, results.skips.len());
     Ok(results.failed == 0)

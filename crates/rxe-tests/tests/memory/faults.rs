@@ -6,10 +6,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rxe_tests::{Host, Hosts};
-use testkit::Role;
 
 use crate::roles::{Ask, expect};
-use crate::{both, objects, soon, start};
+use crate::{both, objects, role, soon, start};
 
 /// Longer than a device tries, and much longer than an emulated one takes for that.
 const BOUND: Duration = Duration::from_secs(60);
@@ -34,13 +33,12 @@ pub(crate) fn a_port_that_goes_down_fails_accesses_in_time() {
 }
 
 /// A role whose user may pin 64 KiB, and use the devices.
-fn poor(role: &str, host: Host) -> testkit::Child {
+fn poor(name: &str, host: Host) -> testkit::Child {
     const NOBODY: u32 = 65_534;
     for entry in std::fs::read_dir("/dev/infiniband").unwrap() {
         std::fs::set_permissions(entry.unwrap().path(), Permissions::from_mode(0o666)).unwrap();
     }
-    let role = Role::new(role).in_netns(host.namespace()).as_uid(NOBODY).env("RUCX_TEST_MEMLOCK", "65536");
-    role.deadline(Duration::from_secs(150)).start()
+    role(name, host).as_uid(NOBODY).env("RUCX_TEST_MEMLOCK", "65536").start()
 }
 
 /// What does not go by registered memory of a few pages fails, and says what to do.

@@ -18,16 +18,20 @@ use roles::{Ask, LEN, expect, exporter, importer};
 /// Until something has come about that nobody waits for.
 const SOON: Duration = Duration::from_secs(20);
 
-/// A process on one of the hosts; where there is one host only, the test is skipped.
-fn start(role: &str, host: Host, settings: &[(&str, &str)]) -> Child {
+/// A process on one of the hosts, yet to be started; where there is one host only, the test is skipped.
+fn role(name: &str, host: Host) -> Role {
     if hosts() != Some(Hosts::Namespaces) {
         skip(
             "this guest has no second host: network namespaces with a device of rxe each are for newer kernels",
             "cargo xtask rxe --kernel new",
         );
     }
-    let role = Role::new(role).in_netns(host.namespace()).deadline(Duration::from_secs(150));
-    settings.iter().fold(role, |role, (name, value)| role.env(*name, *value)).start()
+    Role::new(name).in_netns(host.namespace()).deadline(Duration::from_secs(150))
+}
+
+/// A process on one of the hosts with these settings.
+fn start(name: &str, host: Host, settings: &[(&str, &str)]) -> Child {
+    settings.iter().fold(role(name, host), |role, (name, value)| role.env(*name, *value)).start()
 }
 
 /// An exporter on B, and an importer on A that has imported from it.
