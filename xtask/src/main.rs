@@ -34,6 +34,8 @@ const USAGE: &str =
        cargo xtask rxe [OPTION ...]                          tests of RDMA, in a virtual machine
            --kernel new | 6.1         the newest kernel there is (without it, too), or Linux 6.1
            --filter STR               only tests whose names contain this
+           --test NAME                only those of this test binary, such as workers
+           --renew                    download the newest packages, whatever is there
            --two-hosts netns | vm     only tests between two hosts: network namespaces of one guest, or two guests
            --shell                    a shell in the guest, instead of the tests
        cargo xtask codegen [--check] [--headers DIR]         the bindings of rdma-core-sys, anew; --check: are they as committed

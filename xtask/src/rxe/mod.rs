@@ -2,7 +2,7 @@
 //!
 //! Nothing is installed on this machine and no root is needed: Debian's packages of qemu, of a kernel and of what the guest wants are
 //! downloaded from the mirror the machine has been set up with, and unpacked under `target/rxe`. What is there is not asked for
-//! again; to have newer packages, remove the directory.
+//! again, but with `--renew`.
 //!
 //! | file | subject |
 //! |---|---|
@@ -28,13 +28,17 @@ mod rows;
 mod tools;
 
 use std::fmt;
+use std::fs::File;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use rustix::fs::{FlockOperation, flock};
+
 use crate::command::{self, Env};
 use guests::Guests;
-use rows::{ROWS, Setting};
+use rows::{ROWS, Row, Setting};
 
 /// Why the guest could not be asked.
 #[derive(Debug)]
@@ -58,6 +62,10 @@ pub(crate) struct Options {
     pub(crate) kernel: kernel::Choice,
     /// Only tests whose names contain this.
     pub(crate) filter: Option<String>,
+    /// Only the tests of this binary, by its name for cargo.
+    pub(crate) test: Option<String>,
+    /// The newest packages, whatever is there.
+    pub(crate) renew: bool,
     /// A shell instead of the tests.
     pub(crate) shell: bool,
     /// Only tests between two hosts, and where those are.
@@ -91,6 +99,16 @@ impl Options {
                     }
                     options.filter = Some(text.to_owned());
                 }
+                "--test" => {
+                    let name = *args.next().ok_or("--test needs the name of a test")?;
+                    if ROWS.iter().all(|row| row.test() != name) {
+                        let mut names: Vec<_> = ROWS.iter().map(Row::test).collect();
+                        names.dedup();
+                        return Err(format!("no test {name:?}: {}", names.join(", ")));
+                    }
+                    options.test = Some(name.to_owned());
+                }
+                "--renew" => options.renew = true,
                 "--shell" => options.shell = true,
                 "--two-hosts" => {
                     options.two_hosts = Some(match args.next() {
@@ -125,13 +143,40 @@ pub(crate) fn main(root: &Path, options: &Options) -> ExitCode {
     }
 }
 
+/// Has this directory to itself as long as what it returns lives: another run in it is waited for.
+fn lock(dir: &Path) -> Result<File, Trouble> {
+    let path = dir.join("lock");
+    std::fs::create_dir_all(dir).map_err(|error| Trouble::file(dir, error))?;
+    let file = File::create(&path).map_err(|error| Trouble::file(&path, error))?;
+    if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        println!("rxe: another run is in {}: its end is waited for", dir.display());
+        flock(&file, FlockOperation::LockExclusive).map_err(|error| Trouble::file(&path, error))?;
+    }
+    Ok(file)
+}
+
+/// Removes what has been downloaded.
+fn renew(dir: &Path) -> Result<(), Trouble> {
+    for name in ["apt", "packages", "tools", "kernels"] {
+        let path = dir.join(name);
+        match std::fs::remove_dir_all(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(Trouble::file(&path, error)),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 fn run(env: &Env, options: &Options) -> Result<bool, Trouble> {
     if !env.host.starts_with("x86_64-") {
         let why = format!("this is {}, and the guest an x86_64 — run it on x86_64", env.host);
         return Err(Trouble::Lacking(why));
     }
     let dir = env.target.join("rxe");
-    std::fs::create_dir_all(&dir).map_err(|error| Trouble::file(&dir, error))?;
+    let _lock = lock(&dir)?;
+    if options.renew {
+        renew(&dir)?;
+    }
     let mut clock = Clock(Instant::now());
     let apt = apt::Apt::new(&dir);
     let tools = tools::Tools::get(&apt, &dir)?;
@@ -143,6 +188,7 @@ fn run(env: &Env, options: &Options) -> Result<bool, Trouble> {
         Some(TwoHosts::Namespaces) => row.setting >= Setting::TwoHosts,
         Some(TwoHosts::Guests) => row.setting == Setting::TwoHosts,
     });
+    let rows = rows.filter(|row| options.test.as_ref().is_none_or(|name| row.test() == name));
     let tests = if options.shell { Vec::new() } else { rows::build(env, &dir, rows)? };
     clock.print(&format!("{} test binaries", tests.len()));
     let guests = Guests { tools: &tools, kernel: &kernel, tests: &tests, options, dir: &dir };
@@ -178,17 +224,48 @@ mod tests {
     use super::*;
 
     #[test]
+    fn one_run_waits_for_the_other() {
+        let dir = std::env::temp_dir().join(format!("rxe-lock-{}", std::process::id()));
+        let first = lock(&dir).unwrap();
+        let (begin, there) = (Instant::now(), dir.clone());
+        let second = std::thread::spawn(move || lock(&there).map(|_| begin.elapsed()));
+        std::thread::sleep(Duration::from_millis(50));
+        drop(first);
+        assert!(second.join().unwrap().unwrap() >= Duration::from_millis(50));
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn what_was_downloaded_goes_and_nothing_else() {
+        let dir = std::env::temp_dir().join(format!("rxe-renew-{}", std::process::id()));
+        std::fs::create_dir_all(dir.join("kernels/x")).unwrap();
+        std::fs::write(dir.join("guest.log"), "").unwrap();
+        renew(&dir).unwrap();
+        assert!(!dir.join("kernels").exists() && dir.join("guest.log").exists());
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
     fn options() {
         let options = Options::parse(&["--kernel", "6.1", "--filter", "port::is_active"]).unwrap();
         assert_eq!(options.kernel, kernel::Choice::Old);
         assert_eq!(options.filter.as_deref(), Some("port::is_active"));
         assert_eq!(Options::parse(&[]).unwrap(), Options::default());
+        let test = Options::parse(&["--test", "workers", "--renew"]).unwrap();
+        assert!(test.renew && test.test.as_deref() == Some("workers"));
+        assert!(Options::parse(&["--test", "worker"]).unwrap_err().contains("device, rxe, verbs"));
         let two = |name| Options::parse(&["--two-hosts", name]).unwrap().two_hosts;
         assert_eq!([two("netns"), two("vm")], [TwoHosts::Namespaces, TwoHosts::Guests].map(Some));
         assert!(Options::parse(&["--two-hosts"]).is_err());
         assert!(Options::parse(&["--two-hosts", "vm", "--shell"]).is_err());
-        for bad in [&["--kernel"][..], &["--kernel", "5"], &["--filter", "a; b"], &["--filter", ""], &["-x"]]
-        {
+        for bad in [
+            &["--kernel"][..],
+            &["--kernel", "5"],
+            &["--filter", "a; b"],
+            &["--test"],
+            &["--filter", ""],
+            &["-x"],
+        ] {
             assert!(Options::parse(bad).is_err(), "{bad:?}");
         }
     }

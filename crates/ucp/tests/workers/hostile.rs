@@ -4,10 +4,11 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering}; // std's atomics: no model
+use std::time::Instant;
 
 use ucp::{AmFlags, AmMessage, Destination, EpError, Gone, Local, LocalMut, Request, Source, Status};
 
-use crate::{BETWEEN, Pair, Seen, TRANSPORTS};
+use crate::{BETWEEN, BY_DEVICE, PATIENCE, Pair, Seen, TRANSPORTS};
 
 /// An operand that has become shorter, or longer, since it was given.
 struct Liar(Vec<u8>, Arc<AtomicUsize>);
@@ -68,17 +69,20 @@ fn a_flood_of_messages_keeps_no_announced_data_and_no_flush_waiting() {
     let sent = pair.ep.am_send(1, b"", vec![7; 1 << 20]);
     let flush = pair.ep.flush();
     let mut flood: Vec<Request<Vec<u8>>> = Vec::new();
+    let eager = if BY_DEVICE { 2000 } else { 8000 };
+    let begin = Instant::now();
     for round in 0.. {
         // The ring is always full, and more waits.
         while flood.iter().filter(|request| !request.is_ended()).count() < 50 {
-            flood.push(pair.ep.am_send(1, b"", vec![1; 8000]));
+            flood.push(pair.ep.am_send_with(AmFlags::EAGER, 1, b"", vec![1; eager]));
         }
         flood.retain(|request| !request.is_ended());
         pair.progress();
         if sent.is_ended() && flush.is_ended() {
             break;
         }
-        assert!(round < 20_000, "starved: {} {}", sent.is_ended(), flush.is_ended());
+        let is_long = round > 20_000 && (!BY_DEVICE || begin.elapsed() > PATIENCE);
+        assert!(!is_long, "starved: {} {}", sent.is_ended(), flush.is_ended());
     }
     pair.until("the data", || received.borrow().iter().all(Request::is_ended));
     let data = received.borrow_mut().pop().unwrap().into_result().unwrap().unwrap();
@@ -122,7 +126,9 @@ fn a_peer_that_announces_for_ever_and_takes_no_answer_is_given_up() {
 }
 
 #[test]
-fn ten_thousand_peers_come_and_go() {
+fn thousands_of_peers_come_and_go() {
+    // An emulated device takes a tenth of a second for each.
+    let (some, all) = if BY_DEVICE { (20, 120) } else { (500, 10_000) };
     let pair = Pair::new(BETWEEN);
     let kept: Rc<RefCell<Vec<AmMessage>>> = Rc::default();
     let seen = Rc::new(Cell::new(0));
@@ -141,8 +147,8 @@ fn ten_thousand_peers_come_and_go() {
         drop(ep);
         pair.progress();
     };
-    (0..500).for_each(|_| cycle());
-    pair.until("all have gone", || seen.get() == 500);
+    (0..some).for_each(|_| cycle());
+    pair.until("all have gone", || seen.get() == some);
     let census = || (testkit::open_fds(), testkit::mappings());
     let settle = || {
         (0..50).for_each(|_| {
@@ -152,10 +158,11 @@ fn ten_thousand_peers_come_and_go() {
     };
     settle();
     let before = census();
-    (0..9500).for_each(|_| cycle());
+    (some..all).for_each(|_| cycle());
     settle();
     let after = census();
-    assert_eq!(seen.get(), 10_000);
-    // Other tests run meanwhile.
-    assert!(after.0 < before.0 + 500 && after.1 < before.1 + 500, "{before:?} {after:?}");
+    assert_eq!(seen.get(), all);
+    // Other tests run meanwhile, but in the guest.
+    let few = if BY_DEVICE { 10 } else { 500 };
+    assert!(after.0 < before.0 + few && after.1 < before.1 + few, "{before:?} {after:?}");
 }

@@ -21,6 +21,9 @@ use ucp::{Context, Endpoint, Features, Worker};
 /// Long enough for anything, on any machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
+/// Nothing comes any more after that long without anything.
+pub(crate) const REST: Duration = Duration::from_millis(20);
+
 pub(crate) fn context(tls: &str) -> Context {
     let features = Features::AM | Features::RMA | Features::AMO64 | Features::EXPORTED_MEMH;
     Context::builder().features(features).set("UCX_TLS", tls).build().unwrap()
@@ -70,6 +73,14 @@ impl Pair {
         }
     }
 
+    /// Makes progress until neither worker has anything to do: by a device, what was begun ends later.
+    pub(crate) fn come_to_rest(&self) {
+        let end = Instant::now() + PATIENCE;
+        while [&self.a, self.b()].iter().any(|worker| worker.wait_any(REST).unwrap()) {
+            assert!(Instant::now() < end, "it does not come to rest");
+        }
+    }
+
     /// Drops the second worker.
     pub(crate) fn lose_b(&mut self) {
         self.b = None;
@@ -82,7 +93,9 @@ pub(crate) type Seen<T> = Rc<RefCell<Vec<T>>>;
 pub(crate) const TRANSPORTS: [&str; 2] = ["self", BETWEEN];
 
 /// One that connects workers with others: in the guest of `cargo xtask rxe`, that of its RDMA device.
-pub(crate) const BETWEEN: &str = if cfg!(feature = "rxe-tests") { "verbs" } else { "shm" };
+pub(crate) const BETWEEN: &str = if BY_DEVICE { "verbs" } else { "shm" };
+/// A device does its work while nobody makes progress, and an emulated one takes its time for that.
+pub(crate) const BY_DEVICE: bool = cfg!(feature = "rxe-tests");
 
 /// Bytes that tell where they are from.
 pub(crate) fn pattern(len: usize, seed: u8) -> Vec<u8> {
