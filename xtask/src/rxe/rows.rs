@@ -84,6 +84,14 @@ pub(crate) const ROWS: &[Row] = &[
         secs: 300,
         ..ROW
     },
+    // Processes, by the same device.
+    Row {
+        build: &["-p", "ucp", "--features", "rxe-tests", "--test", "peers"],
+        only: &["faults::"],
+        skip: &["fork"], // a child has its parent's queue pairs: see docs/guide/rdma.md
+        secs: 300,
+        ..ROW
+    },
     // What monitors, registration caches and imports ask the kernel for, some have not: there they must do without. What asks the kernel for
     // nothing, or takes long under an emulator and no other way than elsewhere, is left out.
     Row {
