@@ -250,7 +250,7 @@ pub(crate) struct ContextInner {
     features: Features,
     generation: Generation,
     pub(crate) import_timeout: Duration,
-    config: Config,
+    pub(crate) config: Config,
     pub(crate) exports: Arc<ExportTable>,
     service: Arc<Service>,
     /// Of operands, with the memory domains that need that.

@@ -2,9 +2,10 @@
 //!
 //! [`Component::vars`]: crate::api::Component::vars
 
+use std::borrow::Cow;
 use std::time::Duration;
 
-use ucs::config::{AnyVar, Var};
+use ucs::config::{AnyVar, Value, ValueError, Var};
 
 /// Bound of every wait of an import, and of a mediated access for a free in-flight slot.
 pub const IMPORT_TIMEOUT: Var<Duration> =
@@ -30,5 +31,64 @@ pub const MAX_CONNECTIONS: Var<usize> = Var::new(
      RLIMIT_NOFILE at most",
 );
 
+/// Who does atomics on the memory of others.
+pub const ATOMIC_MODE: Var<AtomicMode> = Var::new(
+    "UCX_ATOMIC_MODE",
+    "guess",
+    "Who does atomics on the memory of others: cpu (guess, too): processors, atomic towards the owner's; device: RDMA devices alone, on words of 64 bits, \
+     atomic towards each other and not towards processors",
+);
+
+/// Who does atomics on the memory of others: one or the other, because they are not atomic towards each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtomicMode {
+    /// As is best: today [`AtomicMode::Cpu`].
+    Guess,
+    /// Processors, on memory that is mapped; atomic towards the owner's words.
+    Cpu,
+    /// Devices, on memory that is reached by them; atomic towards those of the same device.
+    Device,
+}
+
+impl Value for AtomicMode {
+    fn accepts() -> Cow<'static, str> {
+        "guess, cpu or device".into()
+    }
+
+    fn parse(text: &str) -> Result<Self, ValueError> {
+        let all = [Self::Guess, Self::Cpu, Self::Device];
+        let meant = all.into_iter().find(|mode| mode.print().eq_ignore_ascii_case(text.trim()));
+        meant.ok_or_else(|| ValueError::new::<Self>("no such mode"))
+    }
+
+    fn print(&self) -> String {
+        match self {
+            Self::Guess => "guess",
+            Self::Cpu => "cpu",
+            Self::Device => "device",
+        }
+        .to_owned()
+    }
+}
+
 /// All of them.
-pub const VARS: &[&dyn AnyVar] = &[&IMPORT_TIMEOUT, &REVOKE_TIMEOUT, &SERVICE_DIR, &MAX_CONNECTIONS];
+pub const VARS: &[&dyn AnyVar] =
+    &[&IMPORT_TIMEOUT, &REVOKE_TIMEOUT, &SERVICE_DIR, &MAX_CONNECTIONS, &ATOMIC_MODE];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_of_atomics() {
+        for (text, mode) in
+            [("guess", AtomicMode::Guess), (" CPU ", AtomicMode::Cpu), ("device", AtomicMode::Device)]
+        {
+            assert_eq!(AtomicMode::parse(text), Ok(mode), "{text}");
+            assert_eq!(AtomicMode::parse(&mode.print()), Ok(mode));
+        }
+        for text in ["", "both", "y"] {
+            assert!(AtomicMode::parse(text).is_err(), "{text}");
+        }
+    }
+}

@@ -9,7 +9,8 @@ use super::ImportedRegion;
 ///
 /// They are atomic, and sequentially consistent, towards each other and towards the words of the owner's
 /// ([`Region::atomic_u64`](super::Region::atomic_u64), `atomic_u32`). They take part in the owner's revocation as `read` and `write`
-/// do, and are usable by many threads at once.
+/// do, and are usable by many threads at once. With `UCX_ATOMIC_MODE=device` they are done by RDMA devices, on words of 64 bits, and atomic
+/// towards each other alone, by one device.
 ///
 /// ```
 /// # use ucp::{Context, Features, MemMap};
@@ -34,7 +35,7 @@ impl ImportedRegion {
     pub fn atomic<T: AtomicWord>(&self, offset: u64, op: AmoOp<T>) -> Result<T, AccessError> {
         let op = T::operation(op);
         match self.imported() {
-            Some(imported) => imported.memory().atomic(offset, op).map(T::from_answer),
+            Some(imported) => imported.atomic(offset, op).map(T::from_answer),
             None => Err(check_range(offset, op.size(), 0)
                 .err()
                 .unwrap_or(AccessError::Unsupported { why: "there is no word in memory without bytes" })),

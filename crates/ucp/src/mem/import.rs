@@ -6,7 +6,8 @@ use std::sync::Arc;
 use ucs::Status;
 use ucs::mem::MemError;
 use ucs::time::Deadline;
-use uct::api::{AttachError, AttachRequest, Attachment, ComponentId, GlobalId, MdFlags};
+use uct::api::{AtomicOp, AttachError, AttachRequest, Attachment, ComponentId, GlobalId, MdFlags};
+use uct::config::{ATOMIC_MODE, AtomicMode};
 use uct::memory::{AccessError, MappedView, Rights, StaleReason};
 use uct::registrations::Needs;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -167,6 +168,8 @@ pub(crate) struct Imported {
     transport: &'static str,
     /// Whether operands must be registered for it.
     needs: Option<Needs>,
+    /// Whether atomics on it are those that the context is to do.
+    has_atomics: bool,
     results: MdResults,
 }
 
@@ -192,6 +195,16 @@ impl Imported {
     #[inline]
     pub(super) fn memory(&self) -> &dyn Attachment {
         &*self.memory
+    }
+
+    #[inline]
+    pub(super) fn atomic(&self, offset: u64, op: AtomicOp) -> Result<u64, AccessError> {
+        if !self.has_atomics {
+            return Err(AccessError::Unsupported {
+                why: "with UCX_ATOMIC_MODE=device there are no atomics on memory that no device reaches: they would not be atomic towards a device's",
+            });
+        }
+        self.memory.atomic(offset, op)
     }
 }
 
@@ -290,7 +303,19 @@ impl ImportedRegion {
         let (transport, needs) = (open.component.name(), ctx.registrations.of(&open.md));
         let (ctx, bytes) = (Arc::clone(ctx), Zeroizing::new(bytes.to_vec()));
         let owner = content.context_uuid;
-        Ok(Some(Arc::new(Imported { ctx, key, bytes, memory, owner, transport, needs, results })))
+        let by_device = ctx.config.get(&ATOMIC_MODE) == AtomicMode::Device;
+        let has_atomics = !by_device || open.md.attr().flags.contains(MdFlags::DEVICE_ATOMICS);
+        Ok(Some(Arc::new(Imported {
+            ctx,
+            key,
+            bytes,
+            memory,
+            owner,
+            transport,
+            needs,
+            has_atomics,
+            results,
+        })))
     }
 
     #[inline]

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use ucp::{AmFlags, AmoOp, MemMap, Request, Status};
+use ucp::{AmFlags, AmoOp, Context, ContextBuilder, Features, MemMap, Request, Status};
 
 use crate::{BETWEEN, BY_DEVICE, PATIENCE, Pair, Seen, context, pattern};
 
@@ -68,20 +68,39 @@ fn implicit_operations_end_with_the_next_flush() {
     }
 }
 
+/// One whose atomics are done by processors, or by a device where that is what reaches memory.
+fn atomics_context(mode: &str) -> Context {
+    atomics_builder(mode).build().unwrap()
+}
+
+fn atomics_builder(mode: &str) -> ContextBuilder {
+    let features = Features::AM | Features::RMA | Features::AMO64;
+    Context::builder().features(features).set("UCX_TLS", BETWEEN).set("UCX_ATOMIC_MODE", mode)
+}
+
+/// The mode in which there are atomics.
+const MODE: &str = if BY_DEVICE { "device" } else { "cpu" };
+
 #[test]
 fn atomics_by_rkey() {
-    let pair = Pair::new(BETWEEN);
-    let owner = context(BETWEEN);
+    atomics_between(&atomics_context(MODE), &atomics_context(MODE));
+}
+
+/// Within one machine, in the importer's own protection domain.
+#[cfg(feature = "rxe-tests")]
+#[test]
+fn atomics_by_rkey_in_the_importers_domain() {
+    let shared = || atomics_builder(MODE).set("UCX_VERBS_SHARE", "y").set("UCX_VERBS_REMOTE", "n");
+    atomics_between(&shared().build().unwrap(), &shared().build().unwrap());
+}
+
+fn atomics_between(user: &Context, owner: &Context) {
+    let user = user.worker().unwrap();
     let worker = owner.worker().unwrap();
     let region = owner.mem_map(MemMap::allocate(4096)).unwrap();
-    let ep = pair.a.connect(worker.address().unwrap().as_bytes()).unwrap();
+    let ep = user.connect(worker.address().unwrap().as_bytes()).unwrap();
     let remote = ep.rkey_unpack(region.rkey_pack().unwrap().as_bytes()).unwrap();
-    if BY_DEVICE {
-        let error = pair.a.wait(remote.fetch_add(8, 5_u64), PATIENCE).unwrap_err();
-        assert_eq!(error.status(), Status::Unsupported, "{error}");
-        return;
-    }
-    let wait = |request| pair.a.wait(request, PATIENCE).unwrap();
+    let wait = |request| user.wait(request, PATIENCE).unwrap();
     assert_eq!(wait(remote.fetch_add(8, 5_u64)), 0);
     assert_eq!(wait(remote.fetch_add(8, u64::MAX)), 5);
     assert_eq!(wait(remote.cswap(8, 4_u64, 9)), 4);
@@ -94,7 +113,7 @@ fn atomics_by_rkey() {
         (AmoOp::Swap(7), 7),
         (AmoOp::Cswap { expected: 7, new: 8 }, 8),
     ] {
-        pair.a.wait(remote.atomic_post(8, op), PATIENCE).unwrap();
+        user.wait(remote.atomic_post(8, op), PATIENCE).unwrap();
         assert_eq!(region.load::<u64>(8).unwrap(), after, "{op:?}");
     }
     let error = remote.fetch_add(4, 1_u64).into_result().unwrap().unwrap_err();
@@ -103,6 +122,65 @@ fn atomics_by_rkey() {
     assert_eq!(error.to_string(), "the context was made without Features::AMO32");
     let error = remote.fetch_add(4096, 1_u64).into_result().unwrap().unwrap_err();
     assert_eq!(error.status(), Status::OutOfRange);
+    drop(region);
+    let error = remote.fetch_add(8, 1_u64).into_result().unwrap().unwrap_err();
+    assert_eq!(error.status(), Status::Stale);
+}
+
+/// Processors' atomics are not atomic towards a device's: which of them are meant is said, and the others are refused.
+#[test]
+fn atomics_of_the_other_kind_are_refused() {
+    let owner = context(BETWEEN);
+    let worker = owner.worker().unwrap();
+    let region = owner.mem_map(MemMap::allocate(4096)).unwrap();
+    for mode in ["guess", "cpu", "device"] {
+        let user = atomics_context(mode).worker().unwrap();
+        let ep = user.connect(worker.address().unwrap().as_bytes()).unwrap();
+        let remote = ep.rkey_unpack(region.rkey_pack().unwrap().as_bytes()).unwrap();
+        let before = region.load::<u64>(8).unwrap();
+        let answer = remote.fetch_add(8, 1_u64).into_result().unwrap();
+        if BY_DEVICE == (mode == "device") {
+            assert_eq!(answer.unwrap(), before, "{mode}");
+            assert_eq!(region.load::<u64>(8).unwrap(), before + 1);
+        } else {
+            let error = answer.unwrap_err();
+            assert_eq!(error.status(), Status::Unsupported, "{mode}");
+            assert!(error.to_string().contains("UCX_ATOMIC_MODE"), "{error}");
+            assert_eq!(region.load::<u64>(8).unwrap(), before);
+        }
+    }
+    let error = Context::builder().set("UCX_ATOMIC_MODE", "both").build().unwrap_err();
+    assert!(error.to_string().contains("guess, cpu or device"), "{error}");
+}
+
+/// Three contexts at one word and at the one beside it: no addition is lost, and none of those that are made of a comparison.
+#[test]
+fn atomics_are_atomic_towards_each_other() {
+    const EACH: u64 = if BY_DEVICE { 60 } else { 5000 };
+    let owner = context(BETWEEN);
+    let worker = owner.worker().unwrap();
+    let region = owner.mem_map(MemMap::allocate(4096)).unwrap();
+    let (address, rkey) = (worker.address().unwrap(), region.rkey_pack().unwrap());
+    std::thread::scope(|scope| {
+        for number in 0..3_u32 {
+            let (address, rkey) = (address.as_bytes(), rkey.as_bytes());
+            scope.spawn(move || {
+                let user = atomics_context(MODE).worker().unwrap();
+                let remote = user.connect(address).unwrap().rkey_unpack(rkey).unwrap();
+                for round in 0..EACH {
+                    user.wait(remote.fetch_add(8, 1_u64), PATIENCE).unwrap();
+                    let bit = 1_u64 << (number * 20 + (round % 20) as u32);
+                    user.wait(remote.fetch_xor(16, bit), PATIENCE).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(region.load::<u64>(8).unwrap(), 3 * EACH);
+    assert_eq!(
+        region.load::<u64>(16).unwrap(),
+        if (EACH / 20).is_multiple_of(2) { 0 } else { (1 << 60) - 1 }
+    );
+    assert_eq!((region.load::<u64>(0).unwrap(), region.load::<u64>(24).unwrap()), (0, 0));
 }
 
 /// A DPU moves between a host's imported memory and a peer's, and sends messages from it and into it.

@@ -34,6 +34,9 @@ bitflags! {
         const ATOMICS = 1 << 9;
         /// The memory of a peer of an endpoint can be read by its addresses: see [`Md::peer_memory`](super::Md::peer_memory).
         const PEER_MEMORY = 1 << 10;
+        /// Atomic operations on attached memory, on words of 64 bits, which are atomic towards those of the same device alone.
+        #[doc(alias = "UCT_ATOMIC_DEVICE")]
+        const DEVICE_ATOMICS = 1 << 11;
     }
 }
 

@@ -196,7 +196,8 @@ pub trait Attachment: Any + Send + Sync + fmt::Debug {
 
     /// Does `op` to the word at `offset`, in this machine's byte order, and answers the word before it (widened, of 32 bits). It is atomic
     /// towards all that others do to the word by atomics, theirs or those of its owner, and sequentially consistent with them. Mediated,
-    /// as [`Attachment::read`]. By default, and without [`super::MdFlags::ATOMICS`], there are none.
+    /// as [`Attachment::read`]. By default, and without [`super::MdFlags::ATOMICS`], there are none. With
+    /// [`super::MdFlags::DEVICE_ATOMICS`] they are atomic towards those of the same device alone.
     ///
     /// # Errors
     /// [`AccessError`]: `Misaligned`, where the word does not lie at a multiple of its size in the owner's memory; `AccessDenied` without the

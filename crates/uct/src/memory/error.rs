@@ -196,7 +196,9 @@ impl OperandReason {
             Self::AccessDenied(why) => why.remedy(),
             Self::Busy { .. } => "use fewer threads at once, or raise UCX_IMPORT_TIMEOUT",
             Self::Device => "see the log, and try again: the connection is made anew",
-            Self::Unsupported { .. } => "use memory of `MemMap::allocate`",
+            Self::Unsupported { .. } => {
+                "use memory of `MemMap::allocate`, or a transport that can: `rucx info` shows them"
+            }
         }
     }
 }
@@ -317,7 +319,9 @@ impl AccessError {
             Self::Stale { .. } => "ask the owner for a new handle and import that",
             Self::AccessDenied { why, .. } => why.remedy(),
             Self::Busy { .. } => "use fewer threads at once, or raise UCX_IMPORT_TIMEOUT",
-            Self::Unsupported { .. } => "use memory of `MemMap::allocate`",
+            Self::Unsupported { .. } => {
+                "use memory of `MemMap::allocate`, or a transport that can: `rucx info` shows them"
+            }
             Self::Operand { why, .. } => why.remedy(),
             Self::Device { why, .. } => why.remedy(),
             Self::Forked => "create a new Context in the child, or use memory before the fork",

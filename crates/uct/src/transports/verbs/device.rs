@@ -3,7 +3,9 @@
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
-use rdma_core_sys::{DeviceList, ibv_access_flags, ibv_gid_type, ibv_mtu, ibv_port_state, ibv_qp_cap};
+use rdma_core_sys::{
+    DeviceList, ibv_access_flags as Access, ibv_atomic_cap, ibv_gid_type, ibv_mtu, ibv_port_state, ibv_qp_cap,
+};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
@@ -20,6 +22,10 @@ pub(super) const DEPTH: u32 = 16;
 /// A queue pair that sends that many requests, and takes no messages.
 pub(super) const REQUESTS: ibv_qp_cap =
     ibv_qp_cap { max_send_wr: DEPTH, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+/// What it takes for memory that peers write, too.
+const WRITES: Access = Access(
+    Access::IBV_ACCESS_LOCAL_WRITE.0 | Access::IBV_ACCESS_REMOTE_WRITE.0 | Access::IBV_ACCESS_REMOTE_READ.0,
+);
 /// Most READs and atomics at once, in a queue pair: a device has them in common for all of them.
 const READS: i32 = 16;
 
@@ -30,6 +36,10 @@ pub(super) struct Device {
     pub(super) pd: Arc<Pd>,
     pub(super) port: Port,
     pub(super) max_mr: u64,
+    /// Whether it does atomics, towards which its own are atomic.
+    pub(super) has_atomics: bool,
+    /// Whether imports are given it for theirs: see [`AtomicMode::Device`](crate::config::AtomicMode).
+    pub(super) does_atomics: bool,
     /// READs and atomics that a queue pair answers at once, and asks for at once.
     pub(super) reads_in: u8,
     pub(super) reads_out: u8,
@@ -131,8 +141,8 @@ impl Connect for Device {
     fn connect(&self, _lane: u8) -> Result<Qp, AccessError> {
         let call = |call| move |errno| queue::device(DeviceReason::Call { call, errno });
         let cq = Cq::new(&self.context, DEPTH).map_err(call("ibv_create_cq"))?;
-        let access = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE | ibv_access_flags::IBV_ACCESS_REMOTE_READ;
-        let unconnected = self.queue_pair(cq, REQUESTS, access).map_err(call("ibv_create_qp"))?;
+        let unconnected =
+            self.queue_pair(cq, REQUESTS, self.remote_access(true)).map_err(call("ibv_create_qp"))?;
         let itself = unconnected.address();
         unconnected.connect(&itself).map_err(call("ibv_modify_qp"))
     }
@@ -157,26 +167,26 @@ impl Device {
             pd,
             port,
             max_mr: properties.max_mr_size,
+            has_atomics: properties.atomic_cap != ibv_atomic_cap::IBV_ATOMIC_NONE,
+            does_atomics: false,
             reads_in: reads(properties.max_qp_rd_atom),
             reads_out: reads(properties.max_qp_init_rd_atom),
             driver,
         })
     }
 
+    /// What peers may do with exported memory: read it, and write it where `writes`, also by atomics if the device has some.
+    pub(super) fn remote_access(&self, writes: bool) -> Access {
+        match (writes, self.has_atomics) {
+            (false, _) => Access::IBV_ACCESS_REMOTE_READ,
+            (true, false) => WRITES,
+            (true, true) => WRITES | Access::IBV_ACCESS_REMOTE_ATOMIC,
+        }
+    }
+
     /// Registers pages of this process for local use.
     pub(super) fn register(&self, address: usize, len: usize, writes: bool) -> Result<Mr, RegError> {
         Mr::local(&self.pd, address, len, writes).map_err(|errno| reg_error(errno, len as u64))
-    }
-}
-
-/// What peers may do with exported memory: read it, and write it where `writes`.
-pub(super) fn remote_access(writes: bool) -> ibv_access_flags {
-    if writes {
-        ibv_access_flags::IBV_ACCESS_LOCAL_WRITE
-            | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE
-            | ibv_access_flags::IBV_ACCESS_REMOTE_READ
-    } else {
-        ibv_access_flags::IBV_ACCESS_REMOTE_READ
     }
 }
 

@@ -14,13 +14,14 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::atomic;
 use super::between::{self, Far, Side};
 use super::command;
 use super::device::Device;
 use super::md::VerbsMemh;
 use super::queue::{FRAGMENT, Near, Queue, Remote, Way};
 use super::remote::RemoteImport;
-use crate::api::Attachment;
+use crate::api::{AtomicOp, Attachment};
 use crate::export::{Gate, PeerObserver};
 use crate::memory::{
     AccessError, Local, LocalMut, MappedView, OperandReason, Rights, StaleReason, check_range,
@@ -148,6 +149,22 @@ impl Attachment for VerbsImport {
         self.in_steps(src.len(), |part| {
             self.loopback.write(self.remote(offset, part.start), &src[part], &*self.device)
         })
+    }
+
+    fn atomic(&self, offset: u64, op: AtomicOp) -> Result<u64, AccessError> {
+        if !self.device.does_atomics {
+            return Err(atomic::none());
+        }
+        self.rights.check_write()?;
+        check_range(offset, op.size(), self.len)?;
+        let op = atomic::operation(op, self.address, offset)?;
+        let mut before = 0;
+        self.in_steps(size_of::<u64>(), |_| {
+            before =
+                atomic::run(op, |step| self.loopback.atomic(step, self.remote(offset, 0), &*self.device))?;
+            Ok(())
+        })?;
+        Ok(before)
     }
 
     /// An access is a request to the device, and a copy.

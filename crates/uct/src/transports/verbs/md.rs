@@ -22,7 +22,7 @@ use crate::api::{
     AllocError, AttachError, AttachRequest, Attached, ComponentId, GlobalId, Iface, IfaceError, LinearCost,
     LocalMemh, Md, MdAttr, MdFlags, MdParams, MemTypes, Memh, OpenError, PackError, PackFlags, RegError,
 };
-use crate::config::IMPORT_TIMEOUT;
+use crate::config::{ATOMIC_MODE, AtomicMode, IMPORT_TIMEOUT};
 use crate::export::{Export, Token};
 use crate::memory::{LocalMem, Rights};
 use crate::service::server::name_of;
@@ -76,7 +76,9 @@ impl RemoteSide {
 
 impl VerbsMd {
     pub(super) fn open(boot: [u8; 16], name: &str, params: &MdParams) -> Result<Self, OpenError> {
-        let device = Arc::new(Device::open(name)?);
+        let mut device = Device::open(name)?;
+        device.does_atomics = device.has_atomics && params.config.get(&ATOMIC_MODE) == AtomicMode::Device;
+        let device = Arc::new(device);
         let is_shared = params.config.get(&SHARE);
         if is_shared && device.driver.is_none() {
             return Err(OpenError::Missing {
@@ -96,12 +98,13 @@ impl VerbsMd {
         } else {
             MdFlags::empty()
         };
+        let atomics = if device.does_atomics { MdFlags::DEVICE_ATOMICS } else { MdFlags::empty() };
         let nearby = GlobalId::new(&[&boot[..], &device.context.guid()].concat());
         let global_id = if remote.is_some() { GlobalId::new(NETWORK) } else { nearby.clone() };
         let no_room = OpenError::Missing { what: "room for the global id", remedy: "report this" };
         let attr = MdAttr {
             component: ComponentId::VERBS,
-            flags: MdFlags::REG | MdFlags::NEED_MEMH | exported,
+            flags: MdFlags::REG | MdFlags::NEED_MEMH | exported | atomics,
             max_alloc: 0,
             max_reg: device.max_mr,
             reg_alignment: page_size(),

@@ -15,6 +15,7 @@
 //! Workers of any two machines talk by reliable connections: [`rc`].
 
 pub mod address;
+mod atomic;
 mod between;
 mod command;
 mod connection;
@@ -80,7 +81,7 @@ pub const CAPABILITIES: &[Capability] = &[
     Capability {
         name: "atomics",
         supported: false,
-        note: "devices' atomics are not atomic towards processors",
+        note: "with UCX_ATOMIC_MODE=device: words of 64 bits, atomic towards each other, not towards processors",
     },
     Capability { name: "survives-exporter-stop", supported: true, note: "once attached" },
     Capability { name: "peer-memory", supported: false, note: "a peer's memory is reached by keys only" },

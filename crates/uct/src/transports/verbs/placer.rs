@@ -8,7 +8,7 @@ use rustix::fs::{FileType, fstat};
 use ucs::fork::{self, Generation};
 
 use super::command;
-use super::device::{Device, reg_error, remote_access};
+use super::device::{Device, reg_error};
 use crate::memory::{LocalMem, Rights};
 use crate::service::{Domain, Placed, Placement, Placer};
 
@@ -34,7 +34,7 @@ impl Placer for DevicePlacer {
         if !self.is_of(&domain.command) {
             return None;
         }
-        let access = remote_access(mem.rights().contains(Rights::WRITE));
+        let access = self.device.remote_access(mem.rights().contains(Rights::WRITE));
         let range = (mem.address(), mem.len() as u64);
         let registered = domain.command.try_clone().map_err(|error| error.to_string()).and_then(|command| {
             let registered = command::register(command.as_fd(), driver, domain.number, range, access);

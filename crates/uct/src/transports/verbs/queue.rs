@@ -16,11 +16,12 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
 use rdma_core_sys::{
-    ibv_send_flags, ibv_send_wr, ibv_send_wr__bindgen_ty_2__bindgen_ty_1 as Rdma, ibv_sge, ibv_wc_status,
-    ibv_wr_opcode,
+    ibv_send_flags, ibv_send_wr, ibv_send_wr__bindgen_ty_2__bindgen_ty_1 as Rdma,
+    ibv_send_wr__bindgen_ty_2__bindgen_ty_2 as Atomic, ibv_sge, ibv_wc_status, ibv_wr_opcode,
 };
 use ucs::mem::Mapping;
 
+use super::atomic::Step;
 use super::device::{DEPTH, Device};
 use super::sys::{Mr, Qp};
 use crate::memory::{AccessError, DeniedReason, DeviceReason, StaleReason};
@@ -46,6 +47,13 @@ pub(super) enum Way {
     Put,
     /// From it.
     Get,
+}
+
+/// What a request has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Request {
+    Move(Way),
+    Atomic(Step),
 }
 
 /// Memory that another process has registered.
@@ -262,6 +270,24 @@ impl Queue {
         }
         flight.drain().map_err(|error| done(error, &flight))
     }
+
+    /// Has a step done to the word at `remote`, which is aligned; answers the word before.
+    pub(super) fn atomic(
+        &self,
+        step: Step,
+        remote: Remote,
+        connect: &dyn Connect,
+    ) -> Result<u64, AccessError> {
+        let mut flight = self.flight(size_of::<u64>(), connect)?;
+        flight.have_bounce()?;
+        let near = flight.fragment(0)?;
+        // SAFETY: memory of the lane, which this flight has for itself, at least as long; it is dropped after the lane's queue pair.
+        unsafe { flight.request(Request::Atomic(step), near, remote, size_of::<u64>()) }?;
+        flight.drain()?;
+        let mut before = [0; size_of::<u64>()];
+        flight.copy_out(0, &mut before)?;
+        Ok(u64::from_ne_bytes(before))
+    }
 }
 
 /// The requests of one access, which has a lane for itself. They complete in the order in which they were posted.
@@ -304,16 +330,26 @@ impl<'q> Flight<'q> {
         remote: Remote,
         len: usize,
     ) -> Result<(), AccessError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.request(Request::Move(way), near, remote, len) }
+    }
+
+    /// As [`Flight::post`], of whatever is to be done.
+    ///
+    /// # Safety
+    /// As [`Flight::post`]; `near` may be written where it is [`Request::Atomic`], for the word before.
+    unsafe fn request(
+        &mut self,
+        what: Request,
+        near: Near,
+        remote: Remote,
+        len: usize,
+    ) -> Result<(), AccessError> {
         while self.posted - self.completed >= DEPTH as usize {
             self.completes(self.completed)?;
         }
-        let opcode = match way {
-            Way::Put => ibv_wr_opcode::IBV_WR_RDMA_WRITE,
-            Way::Get => ibv_wr_opcode::IBV_WR_RDMA_READ,
-        };
-        let mut request =
-            ibv_send_wr { opcode, send_flags: ibv_send_flags::IBV_SEND_SIGNALED.0, ..Default::default() };
-        request.wr.rdma = Rdma { remote_addr: remote.address, rkey: remote.rkey };
+        let mut request = request_of(what, remote);
+        request.send_flags = ibv_send_flags::IBV_SEND_SIGNALED.0;
         let length = u32::try_from(len).map_err(|_| device(DeviceReason::Over))?;
         let sge = ibv_sge { addr: near.address, length, lkey: near.lkey };
         let Some(qp) = &self.lane.qp else { return Err(device(DeviceReason::Over)) };
@@ -457,6 +493,28 @@ pub(super) fn pause(rounds: &mut u32) {
     } else {
         std::thread::yield_now();
     }
+}
+
+/// `struct ibv_send_wr` for it, `ibv_post_send(3)`: all but its buffer and flags.
+fn request_of(what: Request, remote: Remote) -> ibv_send_wr {
+    let Remote { address: remote_addr, rkey } = remote;
+    let opcode = match what {
+        Request::Move(Way::Put) => ibv_wr_opcode::IBV_WR_RDMA_WRITE,
+        Request::Move(Way::Get) => ibv_wr_opcode::IBV_WR_RDMA_READ,
+        Request::Atomic(Step::Add(_)) => ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD,
+        Request::Atomic(Step::Cswap { .. }) => ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP,
+    };
+    let mut request = ibv_send_wr { opcode, ..Default::default() };
+    match what {
+        Request::Move(_) => request.wr.rdma = Rdma { remote_addr, rkey },
+        Request::Atomic(Step::Add(value)) => {
+            request.wr.atomic = Atomic { remote_addr, compare_add: value, swap: 0, rkey };
+        }
+        Request::Atomic(Step::Cswap { expected, new }) => {
+            request.wr.atomic = Atomic { remote_addr, compare_add: expected, swap: new, rkey };
+        }
+    }
+    request
 }
 
 /// A failure of the device.

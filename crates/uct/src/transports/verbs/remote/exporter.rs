@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use rdma_core_sys::{ibv_access_flags as Access, ibv_qp_cap};
+use rdma_core_sys::ibv_qp_cap;
 use ucs::Status;
 use ucs::fork::{self, Generation};
 
@@ -13,7 +13,7 @@ use super::wire::{Attached, LANES, Request, Subject};
 use crate::export::{Claim, ExportTable, Refusal};
 use crate::memory::{LocalMem, Rights};
 use crate::service::{ConnId, Placement, Responder, Secret};
-use crate::transports::verbs::device::{Device, remote_access};
+use crate::transports::verbs::device::Device;
 use crate::transports::verbs::sys::{Cq, Mr, Pd, Qp};
 use crate::transports::verbs::wire::QpAddress;
 
@@ -142,7 +142,7 @@ impl Exports {
         if guest.attached.len() >= MAX_ATTACHED || guest.keys.len() >= MAX_KEYS {
             return Err(Status::NoResource);
         }
-        let mr = guest.register(mem)?;
+        let mr = guest.register(&self.device, mem)?;
         let rkey = mr.rkey();
         let registered = Mutex::new(Some((mr, Arc::clone(mem))));
         let placement = Arc::new(ForGuest { generation: fork::generation(), registered });
@@ -160,8 +160,7 @@ impl Exports {
         let lane = guest.lanes.get_mut(usize::from(lane)).ok_or(Status::InvalidParam)?;
         *lane = None; // it has failed, or its importer would not ask
         let cq = Cq::new(&self.device.context, 1).map_err(|errno| no_resource("ibv_create_cq", errno))?;
-        let access = Access::IBV_ACCESS_REMOTE_WRITE | Access::IBV_ACCESS_REMOTE_READ;
-        let unconnected = self.device.queue_pair_in(&guest.pd, cq, ANSWERS, access);
+        let unconnected = self.device.queue_pair_in(&guest.pd, cq, ANSWERS, self.device.remote_access(true));
         let unconnected = unconnected.map_err(|errno| no_resource("ibv_create_qp", errno))?;
         let address = unconnected.address();
         *lane = Some(unconnected.connect(peer).map_err(|errno| {
@@ -196,8 +195,8 @@ fn no_resource(call: &str, errno: rustix::io::Errno) -> Status {
 
 impl Guest {
     /// Registers memory in its domain, under a key that it has never had.
-    fn register(&mut self, mem: &Arc<LocalMem>) -> Result<Mr, Status> {
-        let access = remote_access(mem.rights().contains(Rights::WRITE));
+    fn register(&mut self, device: &Device, mem: &Arc<LocalMem>) -> Result<Mr, Status> {
+        let access = device.remote_access(mem.rights().contains(Rights::WRITE));
         let mut had_before = Vec::new(); // as long as these are there, their keys are taken
         for _ in 0..TRIES {
             let mr = Mr::remote(&self.pd, mem, access).map_err(|errno| no_resource("ibv_reg_mr", errno))?;

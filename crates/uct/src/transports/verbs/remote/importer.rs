@@ -21,12 +21,13 @@ use ucs::sync::{AtomicBool, Ordering};
 use ucs::time::Deadline;
 
 use super::wire::{Attached, Request, Subject};
-use crate::api::{AttachError, Attachment};
+use crate::api::{AtomicOp, AttachError, Attachment};
 use crate::export::{Claim, Token};
 use crate::memory::{
     AccessError, DeviceReason, Local, LocalMut, MappedView, OperandReason, Rights, StaleReason, check_range,
 };
 use crate::service::{NetError, NetLink, Service};
+use crate::transports::verbs::atomic;
 use crate::transports::verbs::between::{self, Far, Side};
 use crate::transports::verbs::device::{DEPTH, Device, REQUESTS};
 use crate::transports::verbs::import::VerbsImport;
@@ -360,6 +361,25 @@ impl Attachment for RemoteImport {
             return self.no_bytes();
         }
         self.during(|| self.peer.queue.write(self.remote(offset), src, self))
+    }
+
+    fn atomic(&self, offset: u64, op: AtomicOp) -> Result<u64, AccessError> {
+        if !self.device.does_atomics {
+            return Err(atomic::none());
+        }
+        self.rights.check_write()?;
+        check_range(offset, op.size(), self.len)?;
+        let op = atomic::operation(op, self.address, offset)?;
+        self.known().map_err(AccessError::stale)?;
+        let remote = self.remote(offset);
+        atomic::run(op, |step| self.peer.queue.atomic(step, remote, self)).map_err(|error| match error {
+            // That is also what a device says that has no atomics, or whose exporter allows none: it is asked which.
+            AccessError::Stale { why: StaleReason::Revoked, .. } => match self.asked_why() {
+                Some(why) => self.noted(AccessError::stale(why)),
+                None => AccessError::Unsupported { why: "the exporter's device has no atomics" },
+            },
+            error => self.noted(error),
+        })
     }
 
     fn good_piece(&self) -> usize {
