@@ -1,9 +1,11 @@
-//! Bytes go from one host to another by their devices, and nothing else: a reliable connection, a WRITE and a READ; messages of workers.
+//! Bytes go from one host to another by their devices, and nothing else: a reliable connection, a WRITE and a READ; messages of workers; memory
+//! that is exported.
 
 #![deny(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc)] // tests
 
 mod end;
+mod exported;
 mod messages;
 mod workers;
 
@@ -41,6 +43,10 @@ fn workers_talk() {
     on_both("one_of_two_ucp", workers::talk);
 }
 
+fn exported_memory() {
+    on_both("one_of_two_exported", exported::talk);
+}
+
 /// Does this on both hosts: here, if this is one of them, or in two processes with this role.
 fn on_both(name: &str, talk: fn(Host, Hosts)) {
     match hosts() {
@@ -67,6 +73,10 @@ fn one_of_two() {
 
 fn one_of_two_ucp() {
     workers::talk(Host::of(&role::args()[0]), Hosts::Namespaces);
+}
+
+fn one_of_two_exported() {
+    exported::talk(Host::of(&role::args()[0]), Hosts::Namespaces);
 }
 
 fn one_of_two_workers() {
@@ -160,7 +170,10 @@ fn until<T>(deadline: Instant, mut attempt: impl FnMut() -> Option<T>) -> T {
 
 fn main() -> std::process::ExitCode {
     testkit::main! {
-        roles: [one_of_two, one_of_two_workers, one_of_two_ucp],
-        tests: [a_write_and_a_read => .secs(150), messages_of_workers => .secs(150), workers_talk => .secs(150)],
+        roles: [one_of_two, one_of_two_workers, one_of_two_ucp, one_of_two_exported],
+        tests: [
+            a_write_and_a_read => .secs(150), messages_of_workers => .secs(150), workers_talk => .secs(150),
+            exported_memory => .secs(150),
+        ],
     }
 }
