@@ -220,6 +220,19 @@ fn a_dpu_moves_bytes_between_two_of_another_host() {
     expect(&mut two, &Ask::CompareFill(6), "same");
 }
 
+/// For who reads the results. The bytes go twice, which is to take about as long as once: they are read while others are written.
+fn what_the_way_through_a_dpu_takes() {
+    let long = [("RUCX_TEST_LEN", "4194304")];
+    let mut one = start("exporter", Host::B, &long);
+    let mut two = start("exporter", Host::B, &long);
+    let mut dpu = start("importer", Host::A, &[]);
+    for exporter in [&mut one, &mut two] {
+        let handle = exporter.request(&Ask::Export.frame());
+        expect(&mut dpu, &Ask::Import(handle), "verbs");
+    }
+    report(&format!("4 MiB: {}", String::from_utf8_lossy(&dpu.request(&Ask::Time.frame()))));
+}
+
 fn main() -> std::process::ExitCode {
     testkit::main! {
         roles: [exporter, importer],
@@ -231,6 +244,7 @@ fn main() -> std::process::ExitCode {
             a_killed_importer_leaves_nothing_pinned => .secs(120),
             a_dpu_moves_bytes_between_two_that_are_stopped => .secs(120),
             a_dpu_moves_bytes_between_two_of_another_host => .secs(120),
+            what_the_way_through_a_dpu_takes => .secs(120),
             faults::a_port_that_goes_down_fails_accesses_in_time => .secs(120),
             faults::without_memory_to_pin_it_is_told_and_the_rest_goes_on => .secs(120),
             faults::an_exporter_that_may_not_pin_refuses_and_goes_on => .secs(120),

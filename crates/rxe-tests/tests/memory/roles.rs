@@ -1,6 +1,7 @@
 //! The processes: who exports memory, and who uses it.
 
 use std::fmt::Debug;
+use std::time::Instant;
 
 use testkit::{Child, Rng, role};
 use ucp::{
@@ -43,6 +44,8 @@ pub(crate) enum Ask {
     Put(u32),
     /// Make a child by fork, in which nothing of this is there.
     Fork,
+    /// An importer: what do getting all of the first import, putting all of the second, and copying all of the first to the second take?
+    Time,
     /// An importer: copy all of one import into another one.
     Carry { from: u8, to: u8, parts: u8 },
 }
@@ -63,6 +66,7 @@ impl Ask {
             Self::TryImport(handle) => [&[11], handle.as_slice()].concat(),
             Self::Put(len) => [&[12], &len.to_ne_bytes()[..]].concat(),
             Self::Fork => vec![13],
+            Self::Time => vec![14],
             Self::Carry { from, to, parts } => vec![8, *from, *to, *parts],
         }
     }
@@ -83,6 +87,7 @@ impl Ask {
             [11, handle @ ..] => Self::TryImport(handle.to_vec()),
             [12, len @ ..] => Self::Put(u32::from_ne_bytes(len.try_into().unwrap())),
             [13] => Self::Fork,
+            [14] => Self::Time,
             other => panic!("no order: {other:?}"),
         }
     }
@@ -126,7 +131,8 @@ pub(crate) fn bytes_of_work() -> u64 {
 
 pub(crate) fn exporter() {
     let ctx = context();
-    let region: Region = ctx.mem_map(MemMap::allocate(LEN).exported()).unwrap();
+    let len = std::env::var("RUCX_TEST_LEN").map_or(LEN, |len| len.parse().unwrap());
+    let region: Region = ctx.mem_map(MemMap::allocate(len).exported()).unwrap();
     let mut exports: Vec<PackedMemh> = Vec::new();
     let holds = |expected: &[u8]| {
         let mut bytes = vec![0; LEN];
@@ -205,6 +211,7 @@ pub(crate) fn importer() {
                 carry(from, to, usize::from(parts))
                     .map_or_else(|error| in_words(&error), |()| "done".to_owned())
             }
+            Ask::Time => times(&imports[0], &imports[1]),
             other => panic!("not for an importer: {other:?}"),
         };
         role::send(answer.as_bytes());
@@ -260,6 +267,21 @@ fn do_work(import: &ImportedRegion, seed: u8) {
             model[range].copy_from_slice(&bytes);
         }
     }
+}
+
+/// In milliseconds: getting all of `from`, putting all of `to`, and copying all of `from` to `to`.
+fn times(from: &ImportedRegion, to: &ImportedRegion) -> String {
+    let time = |moves: &mut dyn FnMut()| {
+        moves();
+        let begin = Instant::now();
+        moves();
+        begin.elapsed().as_millis()
+    };
+    let mut memory = Some(vec![0; usize::try_from(from.len()).unwrap()]);
+    let get = time(&mut || memory = memory.take().map(|memory| told(from.get(0, memory))));
+    let put = time(&mut || memory = memory.take().map(|memory| told(to.put(0, memory))));
+    let both = time(&mut || drop(told(to.put(0, from.slice(..).unwrap()))));
+    format!("get {get} ms, put {put} ms, from one to the other {both} ms")
 }
 
 #[track_caller]
