@@ -128,7 +128,7 @@ fn a_peer_that_announces_for_ever_and_takes_no_answer_is_given_up() {
 #[test]
 fn thousands_of_peers_come_and_go() {
     // An emulated device takes a tenth of a second for each.
-    let (some, all) = if BY_DEVICE { (20, 120) } else { (500, 10_000) };
+    let (some, all) = if BY_DEVICE { (10, 50) } else { (500, 10_000) };
     let pair = Pair::new(BETWEEN);
     let kept: Rc<RefCell<Vec<AmMessage>>> = Rc::default();
     let seen = Rc::new(Cell::new(0));

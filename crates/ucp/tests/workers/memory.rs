@@ -156,7 +156,7 @@ fn atomics_of_the_other_kind_are_refused() {
 /// Three contexts at one word and at the one beside it: no addition is lost, and none of those that are made of a comparison.
 #[test]
 fn atomics_are_atomic_towards_each_other() {
-    const EACH: u64 = if BY_DEVICE { 60 } else { 5000 };
+    const EACH: u64 = if BY_DEVICE { 20 } else { 5000 };
     let owner = context(BETWEEN);
     let worker = owner.worker().unwrap();
     let region = owner.mem_map(MemMap::allocate(4096)).unwrap();

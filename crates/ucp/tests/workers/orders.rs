@@ -38,7 +38,7 @@ const LENGTHS: [usize; 5] = [2, 100, 20_000, 50_000, 200_000];
 #[test]
 fn all_orders_end() {
     for tls in TRANSPORTS {
-        for seed in 1..if BY_DEVICE { 30 } else { 150_u64 } {
+        for seed in 1..if BY_DEVICE { 15 } else { 150_u64 } {
             let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15 ^ seed << 24);
             let mut pair = Pair::new(tls);
             let world: Rc<RefCell<World>> = Rc::default();
