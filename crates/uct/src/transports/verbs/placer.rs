@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use rustix::fs::{FileType, fstat};
+use rustix::fs::{FileType, Stat, fstat};
 use ucs::fork::{self, Generation};
 
 use super::command;
@@ -24,8 +24,15 @@ impl DevicePlacer {
         let (Ok(theirs), Ok(ours)) = (fstat(command), fstat(self.device.context.command_fd())) else {
             return false;
         };
-        FileType::from_raw_mode(theirs.st_mode) == FileType::CharacterDevice && theirs.st_rdev == ours.st_rdev
+        is_same_device(&theirs, &ours)
     }
+}
+
+/// Whether both files are of one character device. The number alone does not say that: files that are no devices may have any, and block
+/// devices are numbered on their own (`inode(7)`).
+fn is_same_device(theirs: &Stat, ours: &Stat) -> bool {
+    let is_device = |stat: &Stat| FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice;
+    is_device(theirs) && is_device(ours) && theirs.st_rdev == ours.st_rdev
 }
 
 impl Placer for DevicePlacer {
@@ -98,5 +105,60 @@ impl Drop for InDomain {
             );
             std::mem::forget(self.mem.get_mut().take());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::AsFd;
+
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    use ucs::mem::Memfd;
+
+    use super::*;
+
+    fn stat(of: impl AsFd) -> Stat {
+        fstat(of).unwrap()
+    }
+
+    /// As a device's node has them; whose, does not matter to the comparison.
+    fn node() -> Stat {
+        stat(File::open("/dev/null").unwrap())
+    }
+
+    #[test]
+    fn a_file_of_the_same_device_is_one() {
+        assert!(is_same_device(&node(), &node()));
+        assert!(is_same_device(&stat(File::create("/dev/null").unwrap()), &node()), "however it was opened");
+    }
+
+    #[test]
+    fn no_other_file_is() {
+        let (memory, _map) = Memfd::create("rucx-test", 4096, false).unwrap();
+        let (socket, _other) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let (pipe, _end) = rustix::pipe::pipe().unwrap();
+        let files = [
+            ("memory", stat(&memory)),
+            ("a directory", stat(File::open("/").unwrap())),
+            ("a file", stat(File::open("/proc/self/exe").unwrap())),
+            ("another device", stat(File::open("/dev/zero").unwrap())),
+            ("a socket", stat(&socket)),
+            ("a pipe", stat(&pipe)),
+            ("an event's", stat(rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap())),
+        ];
+        for (what, theirs) in files {
+            assert!(!is_same_device(&theirs, &node()), "{what}");
+            // What it is counts as much as its number does.
+            assert!(!is_same_device(&theirs, &theirs) || what == "another device", "{what}");
+            let mut numbered = theirs;
+            numbered.st_rdev = node().st_rdev;
+            assert_eq!(is_same_device(&numbered, &node()), what == "another device", "{what}");
+        }
+        // A block device with the number of the character device is another one.
+        let mut block = node();
+        block.st_mode = FileType::BlockDevice.as_raw_mode() | 0o600;
+        assert!(!is_same_device(&block, &node()));
     }
 }
