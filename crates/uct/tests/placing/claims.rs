@@ -1,11 +1,12 @@
 //! What is asked for: more than there may be, and what is none of the importer's.
 
+use std::os::fd::AsFd;
+
 use uct::export::{Claim, Refusal, Token};
 use uct::service::ConnectError;
 use uct::service::wire::Verdict;
 
 use super::peer::{Answer, Exporter, answer, deadline, file, send_placing, send_unplacing, until};
-use std::os::fd::AsFd;
 
 /// As many as an importer may have of one export, on one connection.
 const MOST: usize = 8;

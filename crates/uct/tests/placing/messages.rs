@@ -3,12 +3,13 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::Resource;
 use testkit::limits::with_rlimit;
 use testkit::{Role, open_fds, role};
-use uct::service::ConnectError;
-use uct::service::Connection;
-use uct::service::wire::{Placing, REQUEST_LEN, Request, Verdict};
+use uct::export::Claim;
+use uct::service::wire::{Placing, REPLY_LEN, REQUEST_LEN, Reply, Request, Verdict};
+use uct::service::{ConnectError, Connection};
 
 use super::peer::{
     Answer, DOMAIN, Exporter, answer, answer_within, deadline, file, send, send_placing, send_unplacing,
@@ -114,8 +115,8 @@ pub fn one_descriptor_is_taken_and_no_other_kept() {
     until("one is kept for each placement", || open_fds() == with_importer + 4);
     // With what needs none, and what is refused.
     send(&importer, &Request { want_control: false, ..exporter.request(export.claim()) }.encode(), &all);
-    assert!(matches!(reply_verdict(&importer), Some(Verdict::Granted)));
-    send(&importer, &exporter.placing(&uct::export::Claim { id: 99, ..*export.claim() }).encode(), &all);
+    assert_eq!(reply_verdict(&importer), Some(Verdict::Granted));
+    send(&importer, &exporter.placing(&Claim { id: 99, ..*export.claim() }).encode(), &all);
     assert!(matches!(answer(&importer), Answer::Verdict(0, Verdict::Refused(_))));
     until("and no other", || open_fds() == with_importer + 4);
     drop((importer, files));
@@ -125,12 +126,11 @@ pub fn one_descriptor_is_taken_and_no_other_kept() {
 
 /// The verdict of a reply that may grant.
 fn reply_verdict(by: &Connection) -> Option<Verdict> {
-    let mut bytes = [0; uct::service::wire::REPLY_LEN];
     let socket = by.socket();
-    let mut waited = [rustix::event::PollFd::new(&*socket, rustix::event::PollFlags::IN)];
-    rustix::event::poll(&mut waited, None).ok()?;
+    poll(&mut [PollFd::new(&*socket, PollFlags::IN)], None).ok()?;
+    let mut bytes = [0; REPLY_LEN];
     rustix::io::read(&*socket, &mut bytes).ok()?;
-    uct::service::wire::Reply::decode(&bytes).ok().map(|reply| reply.verdict)
+    Reply::decode(&bytes).ok().map(|reply| reply.verdict)
 }
 
 /// They come back, and tell the placement to be ended: the exporter reads no more into them.
@@ -144,7 +144,7 @@ pub fn sequence_numbers_are_the_importer_s() {
     }
     let ended_after = |sequence| {
         send_unplacing(&importer, sequence);
-        send_placing(&importer, &exporter.placing(&uct::export::Claim { id: 99, ..*export.claim() }));
+        send_placing(&importer, &exporter.placing(&Claim { id: 99, ..*export.claim() }));
         assert!(matches!(answer(&importer), Answer::Verdict(..)));
         exporter.fake.ended()
     };

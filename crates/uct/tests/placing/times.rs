@@ -1,12 +1,13 @@
 //! When: while an export is being revoked, or a device says no.
 
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use testkit::open_fds;
-use uct::export::Refusal;
-use uct::service::wire::Verdict;
+use uct::export::{Export, Refusal};
+use uct::service::wire::{Placing, Verdict};
 use uct::service::{ConnectError, Exporter as Name, Service};
 
 use super::fake::Does;
@@ -87,8 +88,7 @@ pub fn who_places_nothing_is_told_apart() {
     exporter.place(&mut importer, &export).unwrap();
     let Exporter { service, fake, table } = exporter;
     drop(fake);
-    let placing =
-        uct::service::wire::Placing { sequence: 0, uuid: *table.uuid(), claim: *export.claim(), domain: 1 };
+    let placing = Placing { sequence: 0, uuid: *table.uuid(), claim: *export.claim(), domain: 1 };
     let asked = importer.place(placing, file().as_fd(), &deadline());
     assert_eq!(asked, Err(ConnectError::NotPlaced));
     assert_eq!(export.revoke(), Ok(()), "what it had placed is known to the context");
@@ -99,7 +99,7 @@ pub fn who_places_nothing_is_told_apart() {
 pub fn a_refusal_does_not_keep_what_was_placed_before() {
     let exporter = Exporter::new();
     let (export, other) = (exporter.export(), exporter.export());
-    let importer = Service::new(std::sync::Arc::clone(&Exporter::new().table), None);
+    let importer = Service::new(Arc::clone(&Exporter::new().table), None);
     let name = || Name {
         context_uuid: *exporter.table.uuid(),
         process: *exporter.service.me(),
@@ -107,7 +107,7 @@ pub fn a_refusal_does_not_keep_what_was_placed_before() {
         in_directory: false,
     };
     let grant = importer.reach(name(), export.claim(), false, &deadline()).unwrap();
-    let place = |of: &uct::export::Export| {
+    let place = |of: &Export| {
         let subject = (exporter.table.uuid(), of.claim());
         grant.peer.place(subject, (file().as_fd(), 1), &deadline())
     };
