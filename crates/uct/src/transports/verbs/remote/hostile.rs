@@ -331,6 +331,30 @@ fn so_many_keys_and_no_more() {
     assert!(greedy.attach(&exporter, &of).is_ok(), "it is another connection's");
 }
 
+/// Whoever guesses the key of a registration that is just being made reaches nothing either, once the revocation is over: it is over after that.
+#[test]
+fn nothing_is_registered_once_it_is_revoked() {
+    let exporter = Exporter::new();
+    let importer = exporter.importer(1);
+    for round in 0..100 {
+        let of = exporter.export(LocalMem::anonymous(256 * PAGE, Rights::READ_WRITE).unwrap());
+        let begins = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                begins.store(1, Ordering::Release);
+                let attached = importer.attach(&exporter, &of);
+                assert!(attached.is_ok() || attached == Err(Status::Stale), "{attached:?}");
+            });
+            while begins.load(Ordering::Acquire) == 0 {
+                std::thread::yield_now();
+            }
+            std::thread::sleep(Duration::from_micros(20 * round));
+            assert_eq!(of.export.revoke(), Ok(()));
+            assert_eq!(Arc::strong_count(&of.mem), 1, "in round {round}, somebody has it yet");
+        });
+    }
+}
+
 #[test]
 fn detached_more_often_than_attached() {
     let exporter = Exporter::new();
