@@ -25,5 +25,6 @@ pub mod wire;
 
 pub use error::{ExportError, NotRevoked, Refusal};
 pub use gate::{Gate, PeerObserver, PeerState};
+pub use placements::Making;
 pub use table::{Claim, Export, ExportTable};
 pub use token::Token;

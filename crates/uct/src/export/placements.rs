@@ -3,38 +3,78 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 use super::NotRevoked;
 use crate::service::Placement;
 
 /// Those of one context.
 #[derive(Debug, Default)]
-pub(super) struct Placements(Mutex<HashMap<u64, Vec<Arc<dyn Placement>>>>);
+pub(super) struct Placements {
+    all: Mutex<All>,
+    /// One that was being made is, or never will be.
+    made: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct All {
+    known: HashMap<u64, Vec<Arc<dyn Placement>>>,
+    /// The exports of which some are being made, as often.
+    making: Vec<u64>,
+}
+
+/// As long as this is there, a registration of an export may be made: a revocation waits for it.
+#[derive(Debug)]
+pub struct Making<'a> {
+    placements: &'a Placements,
+    id: u64,
+}
+
+impl Drop for Making<'_> {
+    fn drop(&mut self) {
+        let mut all = self.placements.all.lock();
+        if let Some(at) = all.making.iter().position(|id| *id == self.id) {
+            all.making.swap_remove(at);
+        }
+        self.placements.made.notify_all();
+    }
+}
 
 impl Placements {
+    pub(super) fn making(&self, id: u64) -> Making<'_> {
+        self.all.lock().making.push(id);
+        Making { placements: self, id }
+    }
+
+    pub(super) fn is_making(&self, id: u64) -> bool {
+        self.all.lock().making.contains(&id)
+    }
+
     pub(super) fn add(&self, id: u64, placement: &Arc<dyn Placement>) {
-        self.0.lock().entry(id).or_default().push(Arc::clone(placement));
+        self.all.lock().known.entry(id).or_default().push(Arc::clone(placement));
     }
 
     pub(super) fn remove(&self, id: u64, placement: &Arc<dyn Placement>) {
-        let mut all = self.0.lock();
-        if let Some(of_export) = all.get_mut(&id) {
+        let known = &mut self.all.lock().known;
+        if let Some(of_export) = known.get_mut(&id) {
             of_export.retain(|other| !Arc::ptr_eq(other, placement));
             if of_export.is_empty() {
-                all.remove(&id);
+                known.remove(&id);
             }
         }
     }
 
     pub(super) fn has(&self, placement: &Arc<dyn Placement>) -> bool {
-        self.0.lock().values().flatten().any(|other| Arc::ptr_eq(other, placement))
+        self.all.lock().known.values().flatten().any(|other| Arc::ptr_eq(other, placement))
     }
 
-    /// Ends all of export `id`; those that do not end stay, to be tried again. They are known until they have ended: whoever asks meanwhile waits
-    /// for the same end.
+    /// Ends all of export `id`, also those that are being made; those that do not end stay, to be tried again. They are known until they have
+    /// ended: whoever asks meanwhile waits for the same end.
     pub(super) fn end(&self, id: u64) -> Result<(), NotRevoked> {
-        let of_export = self.0.lock().get(&id).cloned().unwrap_or_default();
+        let mut all = self.all.lock();
+        self.made.wait_while(&mut all, |all| all.making.contains(&id));
+        let of_export = all.known.get(&id).cloned().unwrap_or_default();
+        drop(all);
         let mut verdict = Ok(());
         for placement in &of_export {
             match placement.end() {
@@ -127,6 +167,32 @@ mod tests {
             assert_eq!((first.join().unwrap(), second.join().unwrap()), (Ok(()), Ok(())));
         });
         assert!(!placements.has(&placement), "it has ended");
+    }
+
+    /// A registration that is being made is one, as soon as somebody may make it: a revocation is over after that. Of other exports nobody waits.
+    #[test]
+    fn nobody_is_told_that_it_has_ended_while_it_is_being_made() {
+        let placement: Arc<dyn Placement> = Arc::new(Stubborn(Mutex::new(0)));
+        let placements = Placements::default();
+        let (first, second) = (placements.making(1), placements.making(1));
+        assert_eq!(placements.end(2), Ok(()), "another one's");
+        let is_told = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let ending = scope.spawn(|| {
+                let answer = placements.end(1);
+                is_told.store(true, Ordering::Release);
+                answer
+            });
+            drop(first);
+            std::thread::sleep(Duration::from_millis(50));
+            let early = is_told.load(Ordering::Acquire);
+            placements.add(1, &placement);
+            drop(second);
+            assert!(!early, "the second one is being made");
+            assert_eq!(ending.join().unwrap(), Ok(()));
+        });
+        assert!(!placements.has(&placement), "what was made meanwhile has ended, too");
+        assert!(!placements.is_making(1));
     }
 
     #[test]

@@ -19,7 +19,7 @@ use super::error::{ExportError, NotRevoked, Refusal};
 use super::gate::SlotSet;
 use super::importers::{ImporterPage, vault_holders};
 use super::in_flight;
-use super::placements::Placements;
+use super::placements::{Making, Placements};
 use super::registry;
 use super::token::Token;
 use super::wire;
@@ -320,6 +320,12 @@ impl ExportTable {
         self.pages.lock().retain(|other| !Arc::ptr_eq(other, page));
     }
 
+    /// Says that a registration of export `id` may be made, until what this answers is dropped: to be said before the export is looked up, so that no
+    /// revocation is over while its memory is still being registered.
+    pub fn making(&self, id: u64) -> Making<'_> {
+        self.placements.making(id)
+    }
+
     /// Takes note of a registration in an importer's protection domain, which a revocation ends. `false`: the export does not live any more, and the
     /// registration has been ended.
     pub fn add_placement(&self, claim: &Claim, placement: &Arc<dyn Placement>) -> bool {
@@ -372,7 +378,9 @@ impl ExportTable {
         let mut index = 0;
         while index < state.kept.len() {
             let id = state.kept[index].claim.id;
-            if self.holders(id).is_empty() && self.placements.end(id).is_ok() {
+            // What is being made is not waited for: the lock is held.
+            let is_making = self.placements.is_making(id);
+            if self.holders(id).is_empty() && !is_making && self.placements.end(id).is_ok() {
                 let kept = state.kept.swap_remove(index);
                 state.free.push(kept.claim.slot);
                 drained.push(kept);

@@ -223,8 +223,8 @@ impl Connection {
     }
 
     /// Asks to have the memory of an export, whose token was shown on this connection, registered in a domain of this process's: that of which
-    /// `command` is the command descriptor. After an error other than [`ConnectError::Denied`], [`ConnectError::NotPlaced`] and
-    /// [`ConnectError::TooMany`] the connection is of no further use.
+    /// `command` is the command descriptor. After an error other than [`ConnectError::Denied`], [`ConnectError::NotPlaced`],
+    /// [`ConnectError::TooMany`] and [`ConnectError::NoResource`] the connection is of no further use.
     ///
     /// # Errors
     /// [`ConnectError`].

@@ -130,7 +130,10 @@ impl Conn {
         });
         match Message::decode(bytes.get(..received).unwrap_or_default()) {
             Ok(Message::Attach(request)) => self.answer(&request, exports),
-            // The memory has come, and this process could have no descriptor of it (`unix(7)`, MSG_CTRUNC).
+            // A descriptor has come, and this process could not have it (`unix(7)`, MSG_CTRUNC).
+            Ok(Message::Place(asked)) if is_cut && passed.is_none() && self.page.is_some() => {
+                self.send(&Reply::without(Verdict::NoResource, asked.sequence), &[])
+            }
             Ok(Message::Place(asked)) => self.place(&asked, passed, exports, placers),
             Ok(Message::Unplace(sequence)) => {
                 if let Some(at) = self.placements.iter().position(|placed| placed.sequence == sequence) {
@@ -139,6 +142,7 @@ impl Conn {
                 }
                 Next::Keep
             }
+            // As above.
             Ok(Message::Connect(asked)) if is_cut && passed.is_none() && !self.proven => {
                 let _ = self.send(&Reply::without(Verdict::NoResource, asked.sequence), &[]);
                 Next::Close
@@ -208,6 +212,7 @@ impl Conn {
     ) -> Next {
         let (Some(command), Some(page)) = (command, &self.page) else { return self.misbehaves() };
         let refuse = |verdict| Reply::without(verdict, asked.sequence);
+        let _making = exports.making(asked.claim.id);
         let verified =
             if asked.uuid == *exports.uuid() { exports.verify(&asked.claim) } else { Err(Refusal::Stale) };
         let mem = match verified {

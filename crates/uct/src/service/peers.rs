@@ -159,7 +159,14 @@ impl Peer {
         let open = connection.as_mut().ok_or(AttachError::Closed)?;
         let asked = Placing { sequence: 0, uuid: *uuid, claim: *claim, domain };
         open.place(asked, command, deadline).map_err(|error| {
-            if !matches!(error, ConnectError::Denied(_) | ConnectError::NotPlaced | ConnectError::TooMany) {
+            // As long as it is answered, what was placed before is ended by it.
+            if !matches!(
+                error,
+                ConnectError::Denied(_)
+                    | ConnectError::NotPlaced
+                    | ConnectError::TooMany
+                    | ConnectError::NoResource
+            ) {
                 *connection = None;
             }
             AttachError::of_service(error)

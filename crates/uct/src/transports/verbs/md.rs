@@ -15,7 +15,7 @@ use super::mkey::{self, Mkey};
 use super::placer::DevicePlacer;
 use super::queue::Queue;
 use super::rc::RcIface;
-use super::remote::{At, Exports, Importers};
+use super::remote::{At, Exports, Importers, Limits};
 use super::sys::Mr;
 use super::{REMOTE, SHARE};
 use crate::api::{
@@ -66,7 +66,7 @@ impl RemoteSide {
         let addresses = to_listen_at(device, &params.config);
         let addresses = addresses.inspect_err(|error| tracing::debug!(%error, "nothing for other machines"));
         let address = *addresses.ok()?.first()?;
-        let exports = Arc::new(Exports::new(device, &params.exports));
+        let exports = Arc::new(Exports::new(device, &params.exports, Limits::default()));
         let responder: Weak<Exports> = Arc::downgrade(&exports);
         let kind = params.service.respond_in(KINDS, responder)?;
         let importers = Importers::new(device, &params.service, params.config.get(&IMPORT_TIMEOUT));

@@ -17,10 +17,21 @@ use crate::transports::verbs::device::Device;
 use crate::transports::verbs::sys::{Cq, Mr, Pd, Qp};
 use crate::transports::verbs::wire::QpAddress;
 
-/// Exports that one importer may have attached at once.
-const MAX_ATTACHED: usize = 4096;
-/// Keys that one importer may get before it has to connect anew.
-const MAX_KEYS: usize = 1 << 20;
+/// What one importer may have.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::transports::verbs) struct Limits {
+    /// Exports attached at once.
+    pub(super) attached: usize,
+    /// Keys, before it has to connect anew.
+    pub(super) keys: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { attached: 4096, keys: 1 << 20 }
+    }
+}
+
 /// How often a registration whose key this importer has had before is made again.
 const TRIES: usize = 64;
 /// A queue pair that only answers: nothing is posted to it.
@@ -32,6 +43,7 @@ const ANSWERS: ibv_qp_cap =
 pub(in crate::transports::verbs) struct Exports {
     device: Arc<Device>,
     table: Arc<ExportTable>,
+    limits: Limits,
     guests: Mutex<HashMap<ConnId, Guest>>,
 }
 
@@ -99,8 +111,12 @@ impl Drop for ForGuest {
 }
 
 impl Exports {
-    pub(in crate::transports::verbs) fn new(device: &Arc<Device>, table: &Arc<ExportTable>) -> Self {
-        Self { device: Arc::clone(device), table: Arc::clone(table), guests: Mutex::default() }
+    pub(in crate::transports::verbs) fn new(
+        device: &Arc<Device>,
+        table: &Arc<ExportTable>,
+        limits: Limits,
+    ) -> Self {
+        Self { device: Arc::clone(device), table: Arc::clone(table), limits, guests: Mutex::default() }
     }
 
     fn attach(&self, conn: ConnId, subject: &Subject) -> Result<Attached, Status> {
@@ -108,6 +124,7 @@ impl Exports {
             return Err(Status::Stale);
         };
         let Subject { slot, id, epoch, address, length, .. } = *subject;
+        let _making = self.table.making(id);
         let claim = Claim { slot, id, epoch, address, length, token };
         let mem = self.table.verify(&claim).map_err(|refusal| match refusal {
             Refusal::Mismatch => Status::InvalidParam,
@@ -136,10 +153,11 @@ impl Exports {
             entry.count += 1;
             return Ok(entry.rkey);
         }
-        if guest.attached.len() >= MAX_ATTACHED {
+        let Limits { attached, keys } = self.limits;
+        if guest.attached.len() >= attached {
             guest.attached.retain(|_, entry| !entry.placement.is_over());
         }
-        if guest.attached.len() >= MAX_ATTACHED || guest.keys.len() >= MAX_KEYS {
+        if guest.attached.len() >= attached || guest.keys.len() >= keys {
             return Err(Status::NoResource);
         }
         let mr = guest.register(&self.device, mem)?;

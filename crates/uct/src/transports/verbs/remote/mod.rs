@@ -12,8 +12,10 @@
 //! registrations: a request that comes later fails, and with it that importer's queue pair alone, which it makes anew.
 
 mod exporter;
+#[cfg(all(test, feature = "rxe-tests"))]
+mod hostile;
 mod importer;
 pub mod wire;
 
-pub(super) use exporter::Exports;
+pub(super) use exporter::{Exports, Limits};
 pub(super) use importer::{At, Importers, RemoteImport};
