@@ -31,7 +31,18 @@ const MAX_PLACEMENTS: usize = 8;
 /// Whether a process of this user is at the other end (SO_PEERCRED, `unix(7)`).
 fn is_same_user(socket: &OwnedFd) -> bool {
     let peer = rustix::net::sockopt::socket_peercred(socket);
-    peer.is_ok_and(|peer| peer.uid == rustix::process::geteuid())
+    peer.is_ok_and(|peer| is_user(peer.uid.as_raw(), rustix::process::geteuid().as_raw(), nobody()))
+}
+
+/// Whether `peer` is `me`. Users of other user namespaces, whoever they are, are seen as `nobody`: who runs as that cannot tell.
+fn is_user(peer: u32, me: u32, nobody: u32) -> bool {
+    peer == me && me != nobody
+}
+
+/// Who stands for users that have no number here: `/proc/sys/kernel/overflowuid`, `user_namespaces(7)`; 65534 unless it was changed.
+fn nobody() -> u32 {
+    let text = std::fs::read_to_string("/proc/sys/kernel/overflowuid").ok();
+    text.and_then(|text| text.trim().parse().ok()).unwrap_or(65_534)
 }
 
 /// An importer's connection.
@@ -394,6 +405,14 @@ mod tests {
         assert!(export.revoke().is_err(), "and still is");
         wire::announced(its.bytes(), 3).unwrap().store(0, Ordering::Release);
         export.revoke().unwrap();
+    }
+
+    #[test]
+    fn the_user_that_stands_for_all_others_is_nobody_s_own() {
+        assert!(is_user(1000, 1000, 65_534) && is_user(0, 0, 65_534));
+        assert!(!is_user(1000, 0, 65_534));
+        assert!(!is_user(65_534, 65_534, 65_534), "perhaps of another user namespace");
+        assert!(is_user(65_534, 65_534, 7), "where another one stands for them");
     }
 
     /// One that is granted for the first time while it is being revoked is forgotten: nobody else would.
