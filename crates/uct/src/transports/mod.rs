@@ -42,9 +42,17 @@ fn this_boot() -> Result<[u8; 16], OpenError> {
     })
 }
 
-/// Names in `UCX_TLS` that stand for several transports, as in C UCX.
-pub const ALIASES: &[(&str, &[&str])] =
-    &[("sm", &["shm", "cma"]), ("shm", &["shm", "cma"]), ("mm", &["shm"]), ("posix", &["shm"])];
+/// Names in `UCX_TLS` that stand for others, or for several, as in C UCX. What `verbs` does is its `rc_verbs`.
+pub const ALIASES: &[(&str, &[&str])] = &[
+    ("sm", &["shm", "cma"]),
+    ("shm", &["shm", "cma"]),
+    ("mm", &["shm"]),
+    ("posix", &["shm"]),
+    ("ib", &["verbs"]),
+    ("rc", &["verbs"]),
+    ("rc_v", &["verbs"]),
+    ("rc_verbs", &["verbs"]),
+];
 
 /// Transports of C UCX that rucx does not have in this version: allowed in `UCX_TLS`, where they change nothing.
 pub const NOT_HERE: &[&str] = &[
@@ -56,11 +64,7 @@ pub const NOT_HERE: &[&str] = &[
     "sysv",
     "xpmem",
     "knem",
-    "ib",
-    "rc",
-    "rc_v",
     "rc_x",
-    "rc_verbs",
     "rc_mlx5",
     "ud",
     "ud_v",
@@ -81,3 +85,25 @@ pub const NOT_HERE: &[&str] = &[
     "gga",
     "gga_mlx5",
 ];
+
+#[cfg(test)]
+mod tests {
+    use ucs::config::AllowList;
+
+    use super::*;
+
+    #[test]
+    fn names_of_c_ucx_mean_what_they_mean_there() {
+        let known: Vec<&str> = [&["self", "shm", "cma", "verbs"], NOT_HERE].concat();
+        let allows = |text: &str| {
+            let list: AllowList = text.parse().unwrap();
+            let list = list.resolve(&known, ALIASES).unwrap();
+            ["self", "shm", "cma", "verbs"].map(|name| list.allows(name))
+        };
+        assert_eq!(allows("rc,sm"), [false, true, true, true]);
+        assert_eq!(allows("rc_verbs,self"), [true, false, false, true]);
+        assert_eq!(allows("^ib"), [true, true, true, false]);
+        assert_eq!(allows("^rc_v,posix"), [true, false, true, false]);
+        assert_eq!(allows("rc_mlx5,ud,mm"), [false, true, false, false], "other transports than rucx has");
+    }
+}
