@@ -175,7 +175,10 @@ mod tests {
 
     #[test]
     fn names_that_are_accepted_are_told() {
-        assert_eq!(transports(), "self, shm = sm (shm and cma), cma, verbs, mm = posix (shm alone)");
+        assert_eq!(
+            transports(),
+            "self, shm = sm (shm and cma), cma, verbs, mm = posix (shm alone), ib = rc = rc_v = rc_verbs (verbs alone)"
+        );
         let all = one_by_one(&Env::none());
         let of = |name| &all.iter().find(|variable| variable.name == name).unwrap().accepts;
         assert!(of("UCX_TLS").contains("names: self, "), "{}", of("UCX_TLS"));

@@ -320,7 +320,10 @@ pub fn configuration() {
     let build = |name: &str, value: &str| Context::builder().ignore_env().set(name, value).build();
     let error = build("UCX_TLS", "shn").unwrap_err();
     assert_eq!(error.to_string(), "UCX_TLS: unknown in the list: shn");
-    assert_eq!(error.remedy(), "did you mean shm? There are: cma, mm, posix, self, shm, sm, verbs");
+    assert_eq!(
+        error.remedy(),
+        "did you mean shm? There are: cma, ib, mm, posix, rc, rc_v, rc_verbs, self, shm, sm, verbs"
+    );
     let error = build("UCX_TLS", "^self,shm").unwrap_err();
     assert_eq!(error.status(), Status::NoDevice);
     assert_eq!(
