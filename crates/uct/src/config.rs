@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use ucs::config::{AnyVar, Var};
+use ucs::config::{AnyVar, NetDevices, Var};
 
 /// Bound of every wait of an import, and of a mediated access for a free in-flight slot.
 pub const IMPORT_TIMEOUT: Var<Duration> =
@@ -30,5 +30,13 @@ pub const MAX_CONNECTIONS: Var<usize> = Var::new(
      RLIMIT_NOFILE at most",
 );
 
+/// Network devices of all transports that have such: RDMA devices, today.
+pub const NET_DEVICES: Var<NetDevices> = Var::new(
+    "UCX_NET_DEVICES",
+    "all",
+    "Network devices to use, and their ports: RDMA devices, as `rdma link` names them. Transports without such are not restricted",
+);
+
 /// All of them.
-pub const VARS: &[&dyn AnyVar] = &[&IMPORT_TIMEOUT, &REVOKE_TIMEOUT, &SERVICE_DIR, &MAX_CONNECTIONS];
+pub const VARS: &[&dyn AnyVar] =
+    &[&IMPORT_TIMEOUT, &REVOKE_TIMEOUT, &SERVICE_DIR, &MAX_CONNECTIONS, &NET_DEVICES];

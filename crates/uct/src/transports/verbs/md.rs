@@ -13,16 +13,17 @@ use super::device::Device;
 use super::import::VerbsImport;
 use super::mkey::{self, Mkey};
 use super::placer::DevicePlacer;
+use super::port::Choice;
 use super::queue::Queue;
 use super::rc::RcIface;
 use super::remote::{At, Exports, Importers};
 use super::sys::Mr;
-use super::{REMOTE, SHARE};
+use super::{GID_INDEX, REMOTE, SHARE};
 use crate::api::{
     AllocError, AttachError, AttachRequest, Attached, ComponentId, GlobalId, Iface, IfaceError, LinearCost,
     LocalMemh, Md, MdAttr, MdFlags, MdParams, MemTypes, Memh, OpenError, PackError, PackFlags, RegError,
 };
-use crate::config::IMPORT_TIMEOUT;
+use crate::config::{IMPORT_TIMEOUT, NET_DEVICES};
 use crate::export::{Export, Token};
 use crate::memory::{LocalMem, Rights};
 use crate::service::server::name_of;
@@ -76,7 +77,14 @@ impl RemoteSide {
 
 impl VerbsMd {
     pub(super) fn open(boot: [u8; 16], name: &str, params: &MdParams) -> Result<Self, OpenError> {
-        let device = Arc::new(Device::open(name)?);
+        let config = &params.config;
+        let choice = Choice { devices: config.get(&NET_DEVICES), gid_index: config.get(&GID_INDEX) };
+        let device = Device::open(name, &choice).inspect_err(|error| {
+            if choice.is_for(name) {
+                tracing::warn!(device = name, %error, remedy = error.remedy(), "an RDMA device is not used");
+            }
+        });
+        let device = Arc::new(device?);
         let is_shared = params.config.get(&SHARE);
         if is_shared && device.driver.is_none() {
             return Err(OpenError::Missing {
@@ -133,6 +141,10 @@ impl LocalMemh for VerbsMemh {}
 impl Md for VerbsMd {
     fn attr(&self) -> &MdAttr {
         &self.attr
+    }
+
+    fn details(&self) -> Vec<(&'static str, String)> {
+        self.device.port.details()
     }
 
     fn alloc(&self, _len: usize, _rights: Rights) -> Result<LocalMem, AllocError> {

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ucs::Status;
-use ucs::config::Config;
+use ucs::config::{Config, NetDevices, OrAuto};
 use ucs::time::Deadline;
 
 use super::RcIface;
@@ -20,6 +20,7 @@ use crate::memory::Local;
 use crate::service::{NetError, NetLink, Service};
 use crate::transports::verbs::VerbsComponent;
 use crate::transports::verbs::device::{Device, names};
+use crate::transports::verbs::port::Choice;
 use crate::transports::verbs::sys::Channel;
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -64,7 +65,8 @@ impl Side {
         let config = Config::builder(crate::config::VARS).vars(VerbsComponent.vars()).ignore_env();
         let config = settings.iter().fold(config, |config, (name, value)| config.set(*name, *value));
         let params = MdParams { exports, service, config: config.build().unwrap() };
-        let device = Arc::new(Device::open(names().first().expect("a device")).unwrap());
+        let choice = Choice { devices: NetDevices::all(), gid_index: OrAuto::Auto };
+        let device = Arc::new(Device::open(names().first().expect("a device"), &choice).unwrap());
         let iface = RcIface::open(&device, &params).unwrap();
         Self { iface, device, params, told: Told::default() }
     }
