@@ -7,6 +7,7 @@ use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
 use super::command;
+use super::events::Events;
 use super::port::{Choice, Port};
 use super::queue::{self, Connect};
 use super::sys::{Context, Cq, Mr, Pd, Qp};
@@ -27,6 +28,7 @@ pub(super) struct Device {
     pub(super) context: Arc<Context>,
     pub(super) pd: Arc<Pd>,
     pub(super) port: Port,
+    pub(super) events: Arc<Events>,
     pub(super) max_mr: u64,
     /// READs and atomics that a queue pair answers at once, and asks for at once.
     pub(super) reads_in: u8,
@@ -77,10 +79,12 @@ impl Device {
         let pd = Arc::new(Pd::new(&context).map_err(failed("ibv_alloc_pd"))?);
         let driver = command::driver(context.command_fd());
         let reads = |most: i32| u8::try_from(most.clamp(1, READS)).unwrap_or(1);
+        let events = Events::new(&context, name, port.number);
         Ok(Self {
             context,
             pd,
             port,
+            events,
             max_mr: properties.max_mr_size,
             reads_in: reads(properties.max_qp_rd_atom),
             reads_out: reads(properties.max_qp_init_rd_atom),

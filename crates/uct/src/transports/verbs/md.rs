@@ -27,7 +27,7 @@ use crate::config::{IMPORT_TIMEOUT, NET_DEVICES};
 use crate::export::{Export, Token};
 use crate::memory::{LocalMem, Rights};
 use crate::service::server::name_of;
-use crate::service::{Exporter, Placer, Service};
+use crate::service::{Exporter, Placer, Service, Tended, Tending};
 use crate::transports::mkey::readdress;
 
 /// The memory domain of a device: its global id is the network, or without other machines the system's boot and the device's guid.
@@ -42,6 +42,8 @@ pub struct VerbsMd {
     patience: Duration,
     /// Whether it registers exported memory in domains of processes of its user, and has exporters do so.
     shares: bool,
+    /// What happens to the device is told to the log.
+    _tending: Tending,
     /// Kept for the service, which asks it as long as it lives.
     _placer: Option<Arc<dyn Placer>>,
     /// `None`: memory of other machines is neither exported nor imported.
@@ -126,9 +128,21 @@ impl VerbsMd {
         };
         let loopback = Arc::new(Queue::new(&device));
         let patience = params.config.get(&IMPORT_TIMEOUT);
+        let tending = params.service.tend(Arc::clone(&device.events) as Arc<dyn Tended>);
         let (params, shares) = (params.clone(), is_shared);
         let nearby = nearby.ok_or(no_room)?;
-        Ok(Self { attr, nearby, device, loopback, params, patience, shares, _placer: placer, remote })
+        Ok(Self {
+            attr,
+            nearby,
+            device,
+            loopback,
+            params,
+            patience,
+            shares,
+            _tending: tending,
+            _placer: placer,
+            remote,
+        })
     }
 }
 

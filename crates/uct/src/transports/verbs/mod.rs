@@ -19,6 +19,7 @@ mod between;
 mod command;
 mod connection;
 mod device;
+mod events;
 mod import;
 mod md;
 pub mod mkey;

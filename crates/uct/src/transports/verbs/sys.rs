@@ -9,6 +9,7 @@
 #![allow(unsafe_code)]
 
 mod channel;
+mod events;
 
 use std::ffi::{CStr, c_int};
 use std::io;
@@ -30,6 +31,7 @@ use super::port::{Entry, Ports};
 use crate::memory::LocalMem;
 
 pub(super) use channel::Channel;
+pub(super) use events::{Element, Event};
 
 /// What a function that answers null has left in errno.
 fn last_errno() -> Errno {
@@ -71,7 +73,8 @@ impl Context {
         let device = *list.devices().get(index)?;
         // SAFETY: a device of the list, which lives.
         let raw = made(unsafe { library.ibv_open_device(device) });
-        Some(raw.map(|raw| Self { library, raw, generation: fork::generation() }))
+        let context = raw.map(|raw| Self { library, raw, generation: fork::generation() });
+        Some(context.and_then(|context| context.never_wait_for_events().map(|()| context)))
     }
 
     /// The device's number that is the same for all who open it, in network byte order.
