@@ -29,6 +29,8 @@ mod queue;
 pub mod rc;
 pub mod remote;
 mod sys;
+#[cfg(all(test, feature = "rxe-tests"))]
+mod tests;
 pub mod wire;
 
 use std::sync::{Arc, Once};
