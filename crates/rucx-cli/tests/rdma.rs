@@ -31,3 +31,34 @@ fn a_dpu_offloads_by_rdma_between_two_hosts() {
     // A half each way, twice, in packets of 1024 bytes at most.
     assert!(rise.iter().all(|rise| *rise >= 2 * (512 << 10) / 1024), "{rise:?}");
 }
+
+/// Devices of rxe are seen in all network namespaces (`rdma-system(8)`: shared): which is used is the user's to say.
+#[test]
+fn info_tells_the_port_and_gid_in_use_and_why_a_device_is_not() {
+    let info = |settings: &[(&str, &str)]| {
+        let mut rucx = Command::new("/bin/ip");
+        rucx.args(["netns", "exec", "a", "/bin/rucx", "info", "-d"]).env("UCX_TLS", "verbs");
+        let output = rucx.envs(settings.iter().copied()).output().unwrap();
+        let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap()).concat();
+        println!("{said}");
+        said.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let said = info(&[("UCX_NET_DEVICES", "rxe-a")]);
+    for words in [
+        "verbs: memory domain rxe-a",
+        "port 1, Ethernet (RoCE v2)",
+        "GID index 1: 10.0.0.1",
+        "not in use: rxe-b: not allowed by UCX_NET_DEVICES=rxe-a (name rxe-b in",
+    ] {
+        assert!(said.contains(words), "{words}");
+    }
+    let said = info(&[("UCX_NET_DEVICES", "rxe-c,rxe-b"), ("UCX_IB_GID_INDEX", "40")]);
+    for words in [
+        "no network device for rxe-c; did you mean rxe-a? There are: rxe-a, rxe-b",
+        "not in use: rxe-a: not allowed by",
+        "rxe-b: port 1 has no GID of index 40, which UCX_IB_GID_INDEX names: that entry is empty",
+        "1 (10.0.0.2)",
+    ] {
+        assert!(said.contains(words), "{words}");
+    }
+}

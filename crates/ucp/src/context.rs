@@ -14,13 +14,14 @@ use ucs::monitor::Monitor;
 use ucs::rcache::Stats as RcacheStats;
 use ucs::rcache::config::{Settings, SettingsError, Unavailable};
 use uct::LocalMem;
-use uct::api::{AllocError, Component, Md, MdFlags, MdParams, OpenError};
+use uct::api::{AllocError, Component, Md, MdFlags, MdParams, MdResource, OpenError};
 use uct::export::{ExportError, ExportTable};
 use uct::memory::{PrivateMem, Rights};
 use uct::registrations::Registrations;
 use uct::service::Service;
 
 use crate::config::{MAX_IMPORTS, TLS, VARS, ZCOPY_THRESH};
+use crate::devices;
 use crate::mem::{Buf, ImportCache, ImportError, ImportedRegion, MapError, MdResults, MemMap, Region};
 
 bitflags! {
@@ -188,6 +189,7 @@ impl ContextBuilder {
         let service = Arc::new(Service::new(Arc::clone(&exports), directory));
         let params =
             MdParams { exports: Arc::clone(&exports), service: Arc::clone(&service), config: config.clone() };
+        devices::warn(&config, components.iter().filter(|component| allowed.allows(component.name())));
         let mut mds = Vec::new();
         let mut left_out = MdResults::default();
         for component in &components {
@@ -197,9 +199,9 @@ impl ContextBuilder {
             }
             for resource in component.query_mds() {
                 match component.open_md(&resource, &params) {
-                    Ok(md) => mds.push(OpenMd { component: *component, md }),
+                    Ok(md) => mds.push(OpenMd { component: *component, name: resource.name, md }),
                     Err(OpenError::UnknownNames { variable, error }) => return Err(unknown(variable, error)),
-                    Err(error) => left_out.push(component.id(), Err(describe(&error))),
+                    Err(error) => left_out.push(component.id(), Err(describe(*component, &resource, &error))),
                 }
             }
         }
@@ -234,15 +236,20 @@ impl ContextBuilder {
     }
 }
 
-fn describe(error: &OpenError) -> String {
-    tracing::debug!(%error, "a memory domain cannot be opened");
-    format!("{error} ({})", error.remedy())
+/// Why a memory domain is left out: with its name, where its component has others.
+fn describe(component: &dyn Component, resource: &MdResource, error: &OpenError) -> String {
+    tracing::debug!(domain = resource.name, %error, "a memory domain cannot be opened");
+    let name = Some(&resource.name).filter(|name| *name != component.name());
+    let name = name.map_or_else(String::new, |name| format!("{name}: "));
+    format!("{name}{error} ({})", error.remedy())
 }
 
 /// A memory domain that this context has opened.
 #[derive(Debug)]
 pub(crate) struct OpenMd {
     pub(crate) component: &'static dyn Component,
+    /// Its name within the component.
+    pub(crate) name: String,
     pub(crate) md: Arc<dyn Md>,
 }
 
@@ -368,6 +375,11 @@ impl Context {
     /// The transports in use, with their attributes.
     pub fn transports(&self) -> impl Iterator<Item = (&'static dyn Component, &Arc<dyn Md>)> {
         self.inner.mds.iter().map(|open| (open.component, &open.md))
+    }
+
+    /// The memory domains in use: of which transport each is, and its name there, as of a device.
+    pub fn memory_domains(&self) -> impl Iterator<Item = (&'static dyn Component, &str, &Arc<dyn Md>)> {
+        self.inner.mds.iter().map(|open| (open.component, open.name.as_str(), &open.md))
     }
 
     /// The transports that are not in use, and why: not allowed by `UCX_TLS`, or what they lack here.

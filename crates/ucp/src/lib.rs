@@ -102,6 +102,7 @@
 mod am;
 pub mod config;
 mod context;
+mod devices;
 mod ep;
 mod error;
 mod mem;

@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use ucs::config::{AnyVar, Value, ValueError, Var};
+use ucs::config::{AnyVar, NetDevices, Value, ValueError, Var};
 
 /// Bound of every wait of an import, and of a mediated access for a free in-flight slot.
 pub const IMPORT_TIMEOUT: Var<Duration> =
@@ -29,6 +29,13 @@ pub const MAX_CONNECTIONS: Var<usize> = Var::new(
     "1024",
     "How many connections that peers have made to a worker may be alive at once, half of them of one process; a quarter of \
      RLIMIT_NOFILE at most",
+);
+
+/// Network devices of all transports that have such: RDMA devices, today.
+pub const NET_DEVICES: Var<NetDevices> = Var::new(
+    "UCX_NET_DEVICES",
+    "all",
+    "Network devices to use, and their ports: RDMA devices, as `rdma link` names them. Transports without such are not restricted",
 );
 
 /// Who does atomics on the memory of others.
@@ -73,7 +80,7 @@ impl Value for AtomicMode {
 
 /// All of them.
 pub const VARS: &[&dyn AnyVar] =
-    &[&IMPORT_TIMEOUT, &REVOKE_TIMEOUT, &SERVICE_DIR, &MAX_CONNECTIONS, &ATOMIC_MODE];
+    &[&IMPORT_TIMEOUT, &REVOKE_TIMEOUT, &SERVICE_DIR, &MAX_CONNECTIONS, &ATOMIC_MODE, &NET_DEVICES];
 
 #[cfg(test)]
 mod tests {

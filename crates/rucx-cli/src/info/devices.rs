@@ -1,10 +1,8 @@
 //! The transports: which are in use, their memory domains, what each can do.
 
-use std::sync::Arc;
-
 use serde::Serialize;
 use ucp::{Context, InitError};
-use uct::api::{Component, Md, MdAttr, MemTypes};
+use uct::api::{Component, Md, MemTypes};
 
 use super::Problem;
 
@@ -19,6 +17,8 @@ pub(crate) struct Transport {
     pub(crate) used: bool,
     /// Why not.
     pub(crate) reason: Option<String>,
+    /// Of those that are used: memory domains that are not, and why.
+    pub(crate) left_out: Vec<String>,
     /// Why it exports nothing here, though it is used and could elsewhere.
     pub(crate) export_fault: Option<String>,
     /// Its memory domains in use.
@@ -40,11 +40,22 @@ pub(crate) struct Capability {
     pub(crate) note: &'static str,
 }
 
+/// Something to be known of a memory domain.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Detail {
+    /// What.
+    pub(crate) name: &'static str,
+    /// Its value, for people.
+    pub(crate) value: String,
+}
+
 /// A memory domain: `uct_md_attr_t`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Domain {
     /// Its name, unique within the transport.
     pub(crate) name: String,
+    /// What is to be known of it beside the attributes: a device's port and GID in use.
+    pub(crate) details: Vec<Detail>,
     /// Abilities, under the names of `UCT_MD_FLAG_*`.
     pub(crate) flags: Vec<String>,
     /// Most bytes of an allocation; 0: it does not allocate.
@@ -87,8 +98,8 @@ fn transport(component: &dyn Component, context: &Result<Context, InitError>) ->
         Err(InitError::NoTransports { reasons }) => Some(reasons),
         Err(_) => None,
     };
-    let reason = left_out.and_then(|all| all.iter().find(|one| one.component == component.id()));
-    let reason = reason.and_then(|one| one.outcome.clone().err());
+    let whys = left_out.into_iter().flat_map(|all| all.iter()).filter(|one| one.component == component.id());
+    let whys: Vec<String> = whys.filter_map(|one| one.outcome.clone().err()).collect();
     let used = !domains.is_empty();
     let fallback = match context {
         Ok(_) => "it has no memory domain here",
@@ -99,7 +110,8 @@ fn transport(component: &dyn Component, context: &Result<Context, InitError>) ->
         id: component.id().0,
         used,
         export_fault: None,
-        reason: reason.or_else(|| (!used).then(|| fallback.to_owned())),
+        reason: (!used).then(|| if whys.is_empty() { fallback.to_owned() } else { whys.join("; ") }),
+        left_out: if used { whys } else { Vec::new() },
         memory_domains: domains,
         capabilities: component
             .capabilities()
@@ -119,22 +131,17 @@ impl Transport {
 }
 
 fn domains(component: &dyn Component, context: &Context) -> Vec<Domain> {
-    let open: Vec<&Arc<dyn Md>> =
-        context.transports().filter(|(of, _)| of.id() == component.id()).map(|(_, md)| md).collect();
-    let names = component.query_mds();
-    let all_open = names.len() == open.len();
-    let name = |index: usize| match names.get(index) {
-        Some(resource) if all_open => resource.name.clone(),
-        _ => index.to_string(),
-    };
-    open.iter().enumerate().map(|(index, md)| domain(name(index), md.attr())).collect()
+    let open = context.memory_domains().filter(|(of, ..)| of.id() == component.id());
+    open.map(|(_, name, md)| domain(name.to_owned(), &**md)).collect()
 }
 
-fn domain(name: String, attr: &MdAttr) -> Domain {
+fn domain(name: String, md: &dyn Md) -> Domain {
+    let attr = md.attr();
     let flags = attr.flags.iter_names().map(|(name, _)| name.to_ascii_lowercase()).collect();
     let types = |types: MemTypes| types.iter_names().map(|(name, _)| name.to_ascii_lowercase()).collect();
     Domain {
         name,
+        details: md.details().into_iter().map(|(name, value)| Detail { name, value }).collect(),
         flags,
         max_alloc: attr.max_alloc,
         max_reg: attr.max_reg,

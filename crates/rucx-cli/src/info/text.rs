@@ -101,6 +101,7 @@ fn fill_summary(page: &mut Page, report: &Report) {
         let export = transport.capabilities.iter().find(|one| one.name == "export" && one.supported);
         let reach = export.map_or("in use".to_owned(), |export| format!("in use; export: {}", export.note));
         used(page, transport, &reach);
+        left_out(page, transport);
     }
     page.section("Variables", "more: rucx info -c");
     let all = report.config.as_deref().unwrap_or_default();
@@ -143,6 +144,7 @@ fn devices(page: &mut Page, transports: &[Transport]) {
     for transport in transports {
         let names: Vec<_> = transport.memory_domains.iter().map(|domain| domain.name.as_str()).collect();
         used(page, transport, &format!("in use; memory domains: {}", names.join(", ")));
+        left_out(page, transport);
     }
     for transport in transports {
         for one in &transport.memory_domains {
@@ -193,6 +195,13 @@ fn used(page: &mut Page, transport: &Transport, how: &str) {
     }
 }
 
+/// What a transport that is used does without.
+fn left_out(page: &mut Page, transport: &Transport) {
+    for why in &transport.left_out {
+        page.line(&[MARGIN, ("", TRANSPORT, Tone::Plain)], &format!("not in use: {why}"), Tone::Plain);
+    }
+}
+
 /// More than any memory has.
 const BOUNDLESS: u64 = i64::MAX.unsigned_abs();
 
@@ -215,6 +224,9 @@ fn domain(page: &mut Page, domain: &Domain) {
         format!("{:.0} ns + {:.3} ns/B", domain.reg_cost_base * 1e9, domain.reg_cost_per_byte * 1e9)
     };
     let cpus = if domain.local_cpus.is_empty() { "all" } else { &domain.local_cpus };
+    for detail in &domain.details {
+        page.line(&[MARGIN, (detail.name, 20, Tone::Dim)], &detail.value, Tone::Plain);
+    }
     for (name, value) in [
         ("flags", list(&domain.flags)),
         ("allocates", kinds(domain.max_alloc, &domain.alloc_mem_types)),
@@ -294,6 +306,7 @@ fn row(page: &mut Page, row: &Row) {
 #[cfg(test)]
 mod tests {
     use super::super::Args;
+    use super::super::devices::Detail;
     use super::*;
     use crate::ui::WIDTH;
 
@@ -307,8 +320,10 @@ mod tests {
         for transport in report.devices.iter_mut().flatten() {
             transport.reason = Some(word.clone());
             transport.export_fault = Some(word.clone());
+            transport.left_out.push(word.clone());
             for domain in &mut transport.memory_domains {
                 domain.flags.push(word.clone());
+                domain.details.push(Detail { name: "port", value: word.clone() });
                 domain.reg_cost_base = 1e-6;
             }
         }

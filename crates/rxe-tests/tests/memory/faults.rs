@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use rxe_tests::{Host, Hosts};
+use rxe_tests::{Host, Hosts, port_of};
 
 use crate::roles::{Ask, expect};
 use crate::{both, objects, role, soon, start};
@@ -23,12 +23,26 @@ pub(crate) fn a_port_that_goes_down_fails_accesses_in_time() {
     expect(&mut importer, &Ask::Access(0), "fine");
     ip(&["-n", "b", "link", "set", "net-b", "down"]);
     let begin = Instant::now();
-    let answer = importer.request(&Ask::Access(0).frame());
+    let answer = importer.request(&Ask::Words(0).frame());
     assert!(begin.elapsed() < BOUND, "{:?}", begin.elapsed());
-    assert_eq!(String::from_utf8_lossy(&answer), "device");
+    let answer = String::from_utf8_lossy(&answer);
+    crate::report(&answer);
+    // The other end of the cable has no carrier either.
+    assert!(
+        answer.contains("the device has failed") && answer.contains("the device's port has gone down"),
+        "{answer}"
+    );
+    assert!(answer.contains("plug the cable in"), "{answer}");
     ip(&["-n", "b", "link", "set", "net-b", "up"]);
-    // Who comes now.
-    let (_exporter, mut importer) = both();
+    // Who comes now, once the kernel has forgotten that nobody answered.
+    for device in [Host::A, Host::B].map(|host| host.device(Hosts::Namespaces)) {
+        soon("the port is up", || port_of(&device, "state").unwrap() == "4: ACTIVE");
+    }
+    let mut exporter = start("exporter", Host::B, &[]);
+    let mut importer = start("importer", Host::A, &[]);
+    let handle = exporter.request(&Ask::Export.frame());
+    soon("a way", || importer.request(&Ask::TryImport(handle.clone()).frame()) == b"imported");
+    expect(&mut importer, &Ask::Import(handle), "verbs");
     expect(&mut importer, &Ask::Access(0), "fine");
 }
 

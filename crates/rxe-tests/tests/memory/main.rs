@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc)] // tests
 
+mod choice;
 mod faults;
 mod roles;
 
@@ -245,6 +246,8 @@ fn main() -> std::process::ExitCode {
             a_dpu_moves_bytes_between_two_that_are_stopped => .secs(120),
             a_dpu_moves_bytes_between_two_of_another_host => .secs(120),
             what_the_way_through_a_dpu_takes => .secs(120),
+            choice::devices_are_picked_and_excluded => .secs(60),
+            choice::bytes_go_by_the_device_that_was_chosen => .secs(120),
             faults::a_port_that_goes_down_fails_accesses_in_time => .secs(120),
             faults::without_memory_to_pin_it_is_told_and_the_rest_goes_on => .secs(120),
             faults::an_exporter_that_may_not_pin_refuses_and_goes_on => .secs(120),

@@ -34,6 +34,8 @@ pub(crate) enum Ask {
     Work(u8),
     /// An importer: read from the import of this number.
     Access(u8),
+    /// An importer: read from the import of this number, and tell the error in its own words.
+    Words(u8),
     /// An exporter: where is the memory?
     Where,
     /// An importer: is anything mapped at that address of another process's?
@@ -61,12 +63,13 @@ impl Ask {
             Self::Import(handle) => [&[5], handle.as_slice()].concat(),
             Self::Work(seed) => vec![6, *seed],
             Self::Access(number) => vec![7, *number],
+            Self::Words(number) => vec![14, *number],
             Self::Where => vec![9],
             Self::IsMapped(address) => [&[10], address.as_slice()].concat(),
             Self::TryImport(handle) => [&[11], handle.as_slice()].concat(),
             Self::Put(len) => [&[12], &len.to_ne_bytes()[..]].concat(),
             Self::Fork => vec![13],
-            Self::Time => vec![14],
+            Self::Time => vec![15],
             Self::Carry { from, to, parts } => vec![8, *from, *to, *parts],
         }
     }
@@ -87,7 +90,8 @@ impl Ask {
             [11, handle @ ..] => Self::TryImport(handle.to_vec()),
             [12, len @ ..] => Self::Put(u32::from_ne_bytes(len.try_into().unwrap())),
             [13] => Self::Fork,
-            [14] => Self::Time,
+            [15] => Self::Time,
+            [14, number] => Self::Words(*number),
             other => panic!("no order: {other:?}"),
         }
     }
@@ -201,6 +205,10 @@ pub(crate) fn importer() {
             Ask::Access(number) => match imports[usize::from(number)].read(0, &mut [0; 8]) {
                 Ok(()) => "fine".to_owned(),
                 Err(error) => in_words(&error),
+            },
+            Ask::Words(number) => match imports[usize::from(number)].read(0, &mut [0; 8]) {
+                Ok(()) => "fine".to_owned(),
+                Err(error) => format!("{error}: {}", error.remedy()),
             },
             Ask::IsMapped(address) => {
                 let address = u64::from_ne_bytes(address.try_into().unwrap());

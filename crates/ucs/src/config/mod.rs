@@ -45,6 +45,7 @@
 //! | `String` | anything | |
 //! | `Option<PathBuf>` | `/run/rucx` | absolute; empty: `None` |
 //! | [`AllowList`] | `all`, `a,b`, `^a,b`, `\a` | see there |
+//! | [`NetDevices`] | `all`, `mlx5_0,mlx5_1:2`, `^mlx5_0` | devices, with a port after a colon |
 //!
 //! Other types become values by implementing [`Value`].
 //!
@@ -70,7 +71,7 @@ use std::sync::Arc;
 pub use builder::ConfigBuilder;
 pub use env::Env;
 pub use error::{ConfigError, UnknownNames, ValueError};
-pub use parse::{AllowList, Bytes, OrAuto, OrInf, Timeout, Value};
+pub use parse::{AllowList, Bytes, NetDevices, OrAuto, OrInf, Timeout, Value};
 pub use var::{AnyVar, Var};
 
 /// Where the value of a variable came from; a later one wins over an earlier.

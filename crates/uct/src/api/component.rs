@@ -90,6 +90,12 @@ pub trait Component: Send + Sync + fmt::Debug {
     #[doc(alias = "uct_component_query")]
     fn query_mds(&self) -> Vec<MdResource>;
 
+    /// The network devices there are, among which `UCX_NET_DEVICES` ([`crate::config::NET_DEVICES`]) chooses: [`Component::open_md`] refuses those
+    /// that it does not allow. `None`, as by default: a transport without such, which it does not restrict.
+    fn net_devices(&self) -> Option<Vec<String>> {
+        None
+    }
+
     /// Opens a memory domain.
     ///
     /// # Errors

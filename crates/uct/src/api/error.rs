@@ -29,6 +29,14 @@ pub enum OpenError {
         /// Its error.
         errno: Errno,
     },
+    /// It is there, and cannot be used, or not as the user has chosen.
+    #[error("{why}")]
+    Unusable {
+        /// Why not.
+        why: String,
+        /// What to do about it.
+        remedy: String,
+    },
     /// A list names what does not exist.
     #[error("{variable}: {error}")]
     UnknownNames {
@@ -43,7 +51,7 @@ impl OpenError {
     /// The one-byte status.
     pub fn status(&self) -> Status {
         match self {
-            Self::Missing { .. } => Status::NoDevice,
+            Self::Missing { .. } | Self::Unusable { .. } => Status::NoDevice,
             Self::Device { .. } => Status::IoError,
             Self::UnknownNames { error, .. } => error.status(),
         }
@@ -54,6 +62,7 @@ impl OpenError {
     pub fn remedy(&self) -> String {
         match self {
             Self::Missing { remedy, .. } => (*remedy).to_owned(),
+            Self::Unusable { remedy, .. } => remedy.clone(),
             Self::Device { errno: Errno::ACCESS | Errno::PERM, .. } => {
                 "let this user open the nodes in /dev/infiniband".to_owned()
             }

@@ -37,6 +37,11 @@ pub trait Md: Send + Sync + fmt::Debug {
     #[doc(alias = "uct_md_query")]
     fn attr(&self) -> &MdAttr;
 
+    /// What a person is to know of it beside the attributes, names with values: the port in use, say. Nothing, by default.
+    fn details(&self) -> Vec<(&'static str, String)> {
+        Vec::new()
+    }
+
     /// Allocates `len` bytes (> 0), zeroed, of which peers get `rights`.
     ///
     /// # Errors

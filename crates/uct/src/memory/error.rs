@@ -1,5 +1,6 @@
 //! Why an access to memory did not happen, and what to do about it.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -102,6 +103,58 @@ pub enum DeviceReason {
     /// Its queue has ended.
     #[error("a request before has failed")]
     Over,
+    /// Something has happened to the device, and is likely to be why.
+    #[error("{why}; {event}")]
+    After {
+        /// How the request failed.
+        why: Box<DeviceReason>,
+        /// What has happened.
+        event: DeviceEvent,
+    },
+}
+
+/// What has happened to a device that requests of it failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DeviceEvent {
+    /// Its port is down.
+    PortDown,
+    /// Its port was down during the access, and is up again.
+    PortWasDown,
+    /// It was taken away, or has failed as a whole.
+    Fatal,
+}
+
+impl DeviceEvent {
+    /// In words, to follow those of an error.
+    #[must_use]
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::PortDown => "the device's port has gone down",
+            Self::PortWasDown => "the device's port was down meanwhile, and is up again",
+            Self::Fatal => "the device was taken away, or has failed as a whole",
+        }
+    }
+
+    /// What to do about it.
+    #[must_use]
+    pub fn remedy(self) -> &'static str {
+        match self {
+            Self::PortDown => {
+                "set its network interface up, or plug the cable in (`rdma link`), then try again: the connection is made anew"
+            }
+            Self::PortWasDown => "try again: the connection is made anew",
+            Self::Fatal => {
+                "see what the kernel says (`dmesg`); once the device is there again, make a new context, and export and import anew"
+            }
+        }
+    }
+}
+
+impl fmt::Display for DeviceEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.words())
+    }
 }
 
 impl DeviceReason {
@@ -109,6 +162,7 @@ impl DeviceReason {
     #[must_use]
     pub fn remedy(&self) -> &'static str {
         match self {
+            Self::After { event, .. } => event.remedy(),
             Self::NoMemory { .. } => "raise `ulimit -l` (LimitMEMLOCK= of a service)",
             Self::NotConnected { .. } => "see whether the exporter runs, and import the handle again",
             Self::Status { .. } | Self::Late { .. } => {

@@ -20,7 +20,7 @@ use ucs::mem::{Mapping, MemError, Memfd, SharedBytes};
 use ucs::sync::{AtomicBool, Ordering, Word32, Word64};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-pub use error::{AccessError, DeniedReason, DeviceReason, OperandReason, StaleReason};
+pub use error::{AccessError, DeniedReason, DeviceEvent, DeviceReason, OperandReason, StaleReason};
 pub use operand::{Destination, Local, LocalMut, Source};
 pub use owned::{OwnedBytes, StableBuf, StableBufMut};
 pub use private::PrivateMem;

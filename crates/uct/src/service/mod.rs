@@ -19,6 +19,7 @@ pub mod placing;
 pub mod server;
 pub mod shares;
 mod sys;
+pub mod tended;
 pub mod watch;
 pub mod wire;
 
@@ -30,3 +31,4 @@ pub use peers::{Connected, Exporter, Grant, Link, Peer};
 pub use placing::{Domain, Placed, Placement, Placer};
 pub use server::{Service, ServiceError};
 pub use shares::{Share, Shares};
+pub use tended::{Tended, Tending};

@@ -26,6 +26,7 @@ use super::listener::{ListenError, Listener};
 use super::net::{Net, NetListenError, NetListener, NetServer};
 use super::peers::{Connected, Exporter, Grant, Peers};
 use super::placing::{Placer, Placers};
+use super::tended::{AllTended, Tended, Tending};
 use super::watch::{Watch, Watches, Watching};
 use super::wire::Introduction;
 use crate::api::AttachError;
@@ -101,6 +102,7 @@ pub struct Service {
     peers: Peers,
     arrivals: Arc<Arrivals>,
     placers: Arc<Placers>,
+    tended: Arc<AllTended>,
     pub(super) net: Net,
 }
 
@@ -126,6 +128,7 @@ struct Shared {
     stop: AtomicBool,
     wake: OwnedFd,
     watches: Arc<Watches>,
+    tended: Arc<AllTended>,
     orders: Mutex<Vec<Order>>,
     /// The next connection's or watched exporter's number.
     next: Arc<AtomicU64>,
@@ -162,6 +165,7 @@ impl Service {
             peers,
             arrivals: Arc::default(),
             placers: Arc::default(),
+            tended: Arc::default(),
             net,
         }
     }
@@ -234,6 +238,11 @@ impl Service {
     /// Has exports placed in importers' protection domains by `placer`, as long as it lives: [`super::placing`].
     pub fn place_by(&self, placer: Weak<dyn Placer>) {
         self.placers.add(placer);
+    }
+
+    /// Has a descriptor looked after by the thread, from now on or from when that is started: [`super::tended`].
+    pub fn tend(&self, tended: Arc<dyn Tended>) -> Tending {
+        self.tended.add(tended)
     }
 
     /// Sees to it that importers are served.
@@ -312,6 +321,7 @@ impl Service {
                 stop: AtomicBool::new(false),
                 wake,
                 watches: Watches::new(epoll),
+                tended: Arc::clone(&self.tended),
                 orders: Mutex::new(Vec::new()),
                 next: Arc::new(AtomicU64::new(FIRST)),
             });
@@ -327,6 +337,7 @@ impl Service {
                     .spawn(move || events.run())
             });
             let thread = thread.map_err(|error| ServiceError::Thread(error.to_string()))?;
+            self.tended.begin(&shared.watches);
             *running = Some(Running { shared, thread: Some(thread) });
         }
         running.as_mut().ok_or(ServiceError::Forked)
@@ -544,7 +555,9 @@ impl Events {
     }
 
     fn ready(&mut self, id: u64) {
-        if self.conns.get(&id).is_some_and(|conn| conn.muted) {
+        if self.shared.tended.ready(id) {
+            // none of the service's own
+        } else if self.conns.get(&id).is_some_and(|conn| conn.muted) {
             self.close(id); // nothing else wakes us for it
         } else if let Some(conn) = self.conns.get_mut(&id) {
             match conn.step(&self.exports, &self.arrivals, &self.placers) {

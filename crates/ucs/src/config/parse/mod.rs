@@ -1,6 +1,7 @@
 //! Types of values, and their texts.
 
 mod bytes;
+mod devices;
 mod list;
 mod scalar;
 mod special;
@@ -10,6 +11,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 pub use bytes::Bytes;
+pub use devices::NetDevices;
 pub use list::AllowList;
 pub use special::{OrAuto, OrInf, Timeout};
 

@@ -9,7 +9,8 @@ use rdma_core_sys::{
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use super::device::{Device, Port};
+use super::device::Device;
+use super::port::Port;
 use super::sys::{Cq, Pd, Qp};
 use super::wire::QpAddress;
 
@@ -157,7 +158,7 @@ impl Port {
 
 #[cfg(test)]
 mod tests {
-    use super::super::device::Gid;
+    use super::super::port::Gid;
     use super::*;
 
     fn peer(gid: Option<[u8; 16]>, lid: u16) -> QpAddress {

@@ -1,22 +1,19 @@
 //! A device, its port, and what its queue pairs and registrations are made of.
 
-use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
-use rdma_core_sys::{
-    DeviceList, ibv_access_flags as Access, ibv_atomic_cap, ibv_gid_type, ibv_mtu, ibv_port_state, ibv_qp_cap,
-};
+use rdma_core_sys::{DeviceList, ibv_access_flags as Access, ibv_atomic_cap, ibv_qp_cap};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
 use super::command;
+use super::events::Events;
+use super::port::{Choice, Port};
 use super::queue::{self, Connect};
 use super::sys::{Context, Cq, Mr, Pd, Qp};
 use crate::api::{OpenError, RegError};
 use crate::memory::{AccessError, DeviceReason};
 
-/// `IBV_LINK_LAYER_ETHERNET`, `<infiniband/verbs.h>`.
-const ETHERNET: u8 = 2;
 /// Requests on their way at once in one queue pair.
 pub(super) const DEPTH: u32 = 16;
 /// A queue pair that sends that many requests, and takes no messages.
@@ -35,6 +32,7 @@ pub(super) struct Device {
     pub(super) context: Arc<Context>,
     pub(super) pd: Arc<Pd>,
     pub(super) port: Port,
+    pub(super) events: Arc<Events>,
     pub(super) max_mr: u64,
     /// Whether it does atomics, towards which its own are atomic.
     pub(super) has_atomics: bool,
@@ -47,24 +45,6 @@ pub(super) struct Device {
     pub(super) driver: Option<u32>,
 }
 
-/// Where a device is connected to others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Port {
-    pub(super) number: u8,
-    pub(super) lid: u16,
-    pub(super) mtu: ibv_mtu,
-    pub(super) is_ethernet: bool,
-    /// Of an Ethernet port always, of others where there is one.
-    pub(super) gid: Option<Gid>,
-}
-
-/// An entry of a port's table of GIDs: an address in its network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Gid {
-    pub(super) index: u8,
-    pub(super) raw: [u8; 16],
-}
-
 /// The names of all devices.
 pub(super) fn names() -> Vec<String> {
     match DeviceList::get() {
@@ -73,62 +53,6 @@ pub(super) fn names() -> Vec<String> {
             tracing::debug!(%error, "no RDMA devices");
             Vec::new()
         }
-    }
-}
-
-/// How good an Ethernet port's GID is to be reached by, of those that RoCE v2 can use: an address that routers know before one of the link.
-fn rank(raw: [u8; 16], kind: Option<u32>) -> Option<u8> {
-    let is_v2 = kind == Some(ibv_gid_type::IBV_GID_TYPE_ROCE_V2.0);
-    match raw {
-        _ if !is_v2 => None,
-        raw if raw == [0; 16] => None,
-        [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, ..] => Some(0), // IPv4
-        [0xfe, 0x80..=0xbf, ..] => Some(2),
-        _ => Some(1),
-    }
-}
-
-/// Of the entries of an Ethernet port, the one to be reached by.
-fn choose(entries: impl IntoIterator<Item = (u8, [u8; 16], Option<u32>)>) -> Option<Gid> {
-    let ranked = entries.into_iter().filter_map(|(index, raw, kind)| Some((rank(raw, kind)?, index, raw)));
-    ranked.min().map(|(_, index, raw)| Gid { index, raw })
-}
-
-impl Port {
-    /// The IP address that its GID stands for (InfiniBand Architecture, annex A17: RoCE v2); `None`: it has none that can be told to others.
-    pub(super) fn ip(self) -> Option<IpAddr> {
-        let address = Ipv6Addr::from(self.gid.filter(|_| self.is_ethernet)?.raw);
-        (!address.is_unicast_link_local()).then(|| address.to_canonical())
-    }
-
-    /// The first port of `count` that is up, with an address.
-    fn find(context: &Context, count: u8) -> Result<Self, OpenError> {
-        let mut why = OpenError::Missing {
-            what: "a port of the RDMA device that is up",
-            remedy: "see `rdma link`: set the network interface up, or plug the cable in",
-        };
-        for number in 1..=count {
-            let Ok(attr) = context.port(number) else { continue };
-            if attr.state != ibv_port_state::IBV_PORT_ACTIVE {
-                continue;
-            }
-            let length = u8::try_from(attr.gid_tbl_len).unwrap_or(u8::MAX);
-            let entries = (0..length).filter_map(|index| {
-                let (raw, kind) = context.gid(number, index).ok()?;
-                Some((index, raw, kind))
-            });
-            let gid = if attr.link_layer == ETHERNET { choose(entries) } else { None };
-            if attr.link_layer == ETHERNET && gid.is_none() {
-                why = OpenError::Missing {
-                    what: "an address of RoCE v2 at the RDMA device's port",
-                    remedy: "give its network interface an IP address; rdma-core must be 32 or later",
-                };
-                continue;
-            }
-            let is_ethernet = attr.link_layer == ETHERNET;
-            return Ok(Self { number, lid: attr.lid, mtu: attr.active_mtu, is_ethernet, gid });
-        }
-        Err(why)
     }
 }
 
@@ -149,8 +73,17 @@ impl Connect for Device {
 }
 
 impl Device {
-    /// Opens the device of this name.
-    pub(super) fn open(name: &str) -> Result<Self, OpenError> {
+    /// The first device there is, whichever port and GID of it: for tests.
+    #[cfg(all(test, feature = "rxe-tests"))]
+    pub(super) fn any() -> Arc<Self> {
+        let choice = Choice { devices: ucs::config::NetDevices::all(), gid_index: ucs::config::OrAuto::Auto };
+        let names = names();
+        Arc::new(Self::open(names.first().expect("a device"), &choice).expect("it can be opened"))
+    }
+
+    /// Opens the device of this name, to be used by the port and GID of the user's choice.
+    pub(super) fn open(name: &str, choice: &Choice) -> Result<Self, OpenError> {
+        choice.check_device(name)?;
         let absent = OpenError::Missing {
             what: "the RDMA device of this name",
             remedy: "name one that `rdma link` shows",
@@ -158,14 +91,16 @@ impl Device {
         let context = Context::open(name).ok_or(absent)?.map_err(failed("ibv_open_device"))?;
         let context = Arc::new(context);
         let properties = context.properties().map_err(failed("ibv_query_device"))?.orig_attr;
-        let port = Port::find(&context, properties.phys_port_cnt)?;
+        let port = choice.port_of(name, &*context, properties.phys_port_cnt)?;
         let pd = Arc::new(Pd::new(&context).map_err(failed("ibv_alloc_pd"))?);
         let driver = command::driver(context.command_fd());
         let reads = |most: i32| u8::try_from(most.clamp(1, READS)).unwrap_or(1);
+        let events = Events::new(&context, name, port.number);
         Ok(Self {
             context,
             pd,
             port,
+            events,
             max_mr: properties.max_mr_size,
             has_atomics: properties.atomic_cap != ibv_atomic_cap::IBV_ATOMIC_NONE,
             does_atomics: false,
@@ -212,31 +147,6 @@ pub(super) fn reg_error(errno: Errno, len: u64) -> RegError {
 mod tests {
     use super::*;
 
-    const V1: Option<u32> = Some(ibv_gid_type::IBV_GID_TYPE_ROCE_V1.0);
-    const V2: Option<u32> = Some(ibv_gid_type::IBV_GID_TYPE_ROCE_V2.0);
-
-    fn gid(begin: &[u8], end: u8) -> [u8; 16] {
-        let mut raw = [0; 16];
-        raw[..begin.len()].copy_from_slice(begin);
-        raw[15] = end;
-        raw
-    }
-
-    #[test]
-    fn an_address_that_routers_know_is_chosen_and_never_none() {
-        let link = gid(&[0xfe, 0x80], 1);
-        let global = gid(&[0x20, 1], 2);
-        let v4 = gid(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10], 1);
-        let index =
-            |entries: &[(u8, [u8; 16], Option<u32>)]| choose(entries.iter().copied()).map(|gid| gid.index);
-        assert_eq!(index(&[(0, link, V1), (1, link, V2), (2, v4, V1), (3, v4, V2)]), Some(3));
-        assert_eq!(index(&[(0, link, V2), (1, global, V2)]), Some(1));
-        assert_eq!(index(&[(0, [0; 16], V2), (1, link, V2)]), Some(1));
-        assert_eq!(index(&[(4, v4, V2), (5, v4, V2)]), Some(4));
-        assert_eq!(index(&[(0, [0; 16], V2)]), None, "no address");
-        assert_eq!(index(&[(0, v4, V1), (1, v4, None)]), None, "RoCE v1, and what the library does not tell");
-    }
-
     #[test]
     fn limits_say_which_and_what_to_do() {
         let error = reg_error(Errno::NOMEM, 1 << 20);
@@ -244,21 +154,5 @@ mod tests {
         assert!(error.remedy().contains("ulimit -l"));
         assert_eq!(reg_error(Errno::FAULT, 1).status(), ucs::Status::InvalidAddr);
         assert_eq!(reg_error(Errno::INVAL, 1).status(), ucs::Status::IoError);
-    }
-
-    /// What is told to other machines: no address of the link alone, and none that is no IP address.
-    #[test]
-    fn a_port_has_the_ip_address_that_its_gid_stands_for() {
-        let ip = |is_ethernet, raw: Option<[u8; 16]>| {
-            let gid = raw.map(|raw| Gid { index: 1, raw });
-            Port { number: 1, lid: 0, mtu: ibv_mtu::IBV_MTU_1024, is_ethernet, gid }.ip()
-        };
-        let v4 = gid(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10], 1);
-        assert_eq!(ip(true, Some(v4)), Some(IpAddr::from([10, 0, 0, 1])));
-        let global = gid(&[0x20, 1], 2);
-        assert_eq!(ip(true, Some(global)), Some(IpAddr::from(global)));
-        assert_eq!(ip(true, Some(gid(&[0xfe, 0x80], 1))), None, "of the link");
-        assert_eq!(ip(false, Some(global)), None, "a GID of InfiniBand is no IP address");
-        assert_eq!(ip(true, None), None);
     }
 }

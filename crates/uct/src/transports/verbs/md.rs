@@ -13,20 +13,21 @@ use super::device::Device;
 use super::import::VerbsImport;
 use super::mkey::{self, Mkey};
 use super::placer::DevicePlacer;
+use super::port::Choice;
 use super::queue::Queue;
 use super::rc::RcIface;
 use super::remote::{At, Exports, Importers, Limits};
 use super::sys::Mr;
-use super::{REMOTE, SHARE};
+use super::{GID_INDEX, REMOTE, SHARE};
 use crate::api::{
     AllocError, AttachError, AttachRequest, Attached, ComponentId, GlobalId, Iface, IfaceError, LinearCost,
     LocalMemh, Md, MdAttr, MdFlags, MdParams, MemTypes, Memh, OpenError, PackError, PackFlags, RegError,
 };
-use crate::config::{ATOMIC_MODE, AtomicMode, IMPORT_TIMEOUT};
+use crate::config::{ATOMIC_MODE, AtomicMode, IMPORT_TIMEOUT, NET_DEVICES};
 use crate::export::{Export, Token};
 use crate::memory::{LocalMem, Rights};
 use crate::service::server::name_of;
-use crate::service::{Exporter, Placer, Service};
+use crate::service::{Exporter, Placer, Service, Tended, Tending};
 use crate::transports::mkey::readdress;
 
 /// The memory domain of a device: its global id is the network, or without other machines the system's boot and the device's guid.
@@ -41,6 +42,8 @@ pub struct VerbsMd {
     patience: Duration,
     /// Whether it registers exported memory in domains of processes of its user, and has exporters do so.
     shares: bool,
+    /// What happens to the device is told to the log.
+    _tending: Tending,
     /// Kept for the service, which asks it as long as it lives.
     _placer: Option<Arc<dyn Placer>>,
     /// `None`: memory of other machines is neither exported nor imported.
@@ -76,8 +79,15 @@ impl RemoteSide {
 
 impl VerbsMd {
     pub(super) fn open(boot: [u8; 16], name: &str, params: &MdParams) -> Result<Self, OpenError> {
-        let mut device = Device::open(name)?;
-        device.does_atomics = device.has_atomics && params.config.get(&ATOMIC_MODE) == AtomicMode::Device;
+        let config = &params.config;
+        let choice = Choice { devices: config.get(&NET_DEVICES), gid_index: config.get(&GID_INDEX) };
+        let device = Device::open(name, &choice).inspect_err(|error| {
+            if choice.is_for(name) {
+                tracing::warn!(device = name, %error, remedy = error.remedy(), "an RDMA device is not used");
+            }
+        });
+        let mut device = device?;
+        device.does_atomics = device.has_atomics && config.get(&ATOMIC_MODE) == AtomicMode::Device;
         let device = Arc::new(device);
         let is_shared = params.config.get(&SHARE);
         if is_shared && device.driver.is_none() {
@@ -121,9 +131,21 @@ impl VerbsMd {
         };
         let loopback = Arc::new(Queue::new(&device));
         let patience = params.config.get(&IMPORT_TIMEOUT);
+        let tending = params.service.tend(Arc::clone(&device.events) as Arc<dyn Tended>);
         let (params, shares) = (params.clone(), is_shared);
         let nearby = nearby.ok_or(no_room)?;
-        Ok(Self { attr, nearby, device, loopback, params, patience, shares, _placer: placer, remote })
+        Ok(Self {
+            attr,
+            nearby,
+            device,
+            loopback,
+            params,
+            patience,
+            shares,
+            _tending: tending,
+            _placer: placer,
+            remote,
+        })
     }
 }
 
@@ -136,6 +158,10 @@ impl LocalMemh for VerbsMemh {}
 impl Md for VerbsMd {
     fn attr(&self) -> &MdAttr {
         &self.attr
+    }
+
+    fn details(&self) -> Vec<(&'static str, String)> {
+        self.device.port.details()
     }
 
     fn alloc(&self, _len: usize, _rights: Rights) -> Result<LocalMem, AllocError> {

@@ -20,19 +20,23 @@ mod between;
 mod command;
 mod connection;
 mod device;
+mod events;
 mod import;
 mod md;
 pub mod mkey;
 mod placer;
+mod port;
 mod queue;
 pub mod rc;
 pub mod remote;
 mod sys;
+#[cfg(all(test, feature = "rxe-tests"))]
+mod tests;
 pub mod wire;
 
 use std::sync::{Arc, Once};
 
-use ucs::config::{AnyVar, Var};
+use ucs::config::{AnyVar, OrAuto, Var};
 
 use crate::api::{Capability, Component, ComponentId, Md, MdParams, MdResource, OpenError};
 
@@ -50,6 +54,13 @@ pub const REMOTE: Var<bool> = Var::new(
     "UCX_VERBS_REMOTE",
     "y",
     "Whether exported memory is offered to other machines: a service listens at the IP address of the device's port (TCP)",
+);
+
+/// Which entry of its port's table of GIDs a device is used by.
+pub const GID_INDEX: Var<OrAuto<u32>> = Var::new(
+    "UCX_IB_GID_INDEX",
+    "auto",
+    "Which of its port's GIDs an RDMA device is reached by: its index; auto takes one of RoCE v2, IPv4 first",
 );
 
 /// The component `verbs`.
@@ -106,11 +117,15 @@ impl Component for VerbsComponent {
     }
 
     fn vars(&self) -> &'static [&'static dyn AnyVar] {
-        &[&SHARE, &REMOTE, &address::SERVICE_ADDRESS]
+        &[&SHARE, &REMOTE, &address::SERVICE_ADDRESS, &GID_INDEX]
     }
 
     fn query_mds(&self) -> Vec<MdResource> {
         device::names().into_iter().map(|name| MdResource { name }).collect()
+    }
+
+    fn net_devices(&self) -> Option<Vec<String>> {
+        Some(device::names())
     }
 
     fn open_md(&self, resource: &MdResource, params: &MdParams) -> Result<Arc<dyn Md>, OpenError> {

@@ -300,6 +300,7 @@ pub(super) struct Flight<'q> {
     pub(super) posted: usize,
     /// Requests completed.
     pub(super) completed: usize,
+    began: Instant,
     /// When something last completed, or was posted where nothing was on its way.
     moved: Instant,
     /// When it was last looked whether the peer is gone.
@@ -312,11 +313,13 @@ impl<'q> Flight<'q> {
         mut lane: MutexGuard<'q, Lane>,
         connect: &'q dyn Connect,
     ) -> Result<Self, AccessError> {
+        let began = Instant::now();
         if lane.qp.is_none() {
-            lane.qp = Some(connect.connect(lane.number)?);
+            let qp = connect.connect(lane.number).map_err(|error| device.events.explain(error, began))?;
+            lane.qp = Some(qp);
         }
         let now = Instant::now();
-        Ok(Self { device, connect, lane, posted: 0, completed: 0, moved: now, looked: now })
+        Ok(Self { device, connect, lane, posted: 0, completed: 0, began, moved: now, looked: now })
     }
 
     /// Posts a request for at most [`REQUEST`] bytes; waits while the queue is full.
@@ -417,8 +420,10 @@ impl<'q> Flight<'q> {
         }
     }
 
-    /// The queue pair is destroyed: with it end all requests.
+    /// The queue pair is destroyed: with it end all requests. What has happened to the device is told with the error.
+    #[cold]
     fn fail(&mut self, error: AccessError) -> AccessError {
+        let error = self.device.events.explain(error, self.began); // before: with it go its events
         self.lane.qp = None;
         error
     }

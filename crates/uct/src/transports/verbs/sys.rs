@@ -9,6 +9,7 @@
 #![allow(unsafe_code)]
 
 mod channel;
+mod events;
 
 use std::ffi::{CStr, c_int};
 use std::io;
@@ -26,9 +27,11 @@ use rdma_core_sys::{
 use rustix::io::Errno;
 use ucs::fork::{self, Generation};
 
+use super::port::{Entry, Ports};
 use crate::memory::LocalMem;
 
 pub(super) use channel::Channel;
+pub(super) use events::{Element, Event};
 
 /// What a function that answers null has left in errno.
 fn last_errno() -> Errno {
@@ -70,7 +73,8 @@ impl Context {
         let device = *list.devices().get(index)?;
         // SAFETY: a device of the list, which lives.
         let raw = made(unsafe { library.ibv_open_device(device) });
-        Some(raw.map(|raw| Self { library, raw, generation: fork::generation() }))
+        let context = raw.map(|raw| Self { library, raw, generation: fork::generation() });
+        Some(context.and_then(|context| context.never_wait_for_events().map(|()| context)))
     }
 
     /// The device's number that is the same for all who open it, in network byte order.
@@ -97,15 +101,24 @@ impl Context {
         Ok(attr)
     }
 
-    pub(super) fn port(&self, number: u8) -> Result<ibv_port_attr, Errno> {
+    /// A status of a completion, in the library's words.
+    pub(super) fn words(&self, status: ibv_wc_status) -> &'static str {
+        // SAFETY: any number.
+        let text = unsafe { self.library.ibv_wc_status_str(status) };
+        // SAFETY: a static string.
+        unsafe { CStr::from_ptr(text) }.to_str().unwrap_or("a status without words")
+    }
+}
+
+impl Ports for Context {
+    fn port(&self, number: u8) -> Result<ibv_port_attr, Errno> {
         let mut attr = ibv_port_attr::default();
         // SAFETY: an open context, and a structure of this type.
         done(unsafe { self.library.ibv_query_port(self.raw.as_ptr(), number, &mut attr) })?;
         Ok(attr)
     }
 
-    /// An entry of a port's table of GIDs, and its type where the library tells that.
-    pub(super) fn gid(&self, port: u8, index: u8) -> Result<([u8; 16], Option<u32>), Errno> {
+    fn gid(&self, port: u8, index: u8) -> Result<Entry, Errno> {
         let mut entry = ibv_gid_entry::default();
         let (number, at) = (u32::from(port), u32::from(index));
         // SAFETY: an open context, and a structure of this type.
@@ -120,14 +133,6 @@ impl Context {
         done(unsafe { self.library.ibv_query_gid(self.raw.as_ptr(), port, index.into(), &mut gid) })?;
         // SAFETY: all of the union is bytes.
         Ok((unsafe { gid.raw }, None))
-    }
-
-    /// A status of a completion, in the library's words.
-    pub(super) fn words(&self, status: ibv_wc_status) -> &'static str {
-        // SAFETY: any number.
-        let text = unsafe { self.library.ibv_wc_status_str(status) };
-        // SAFETY: a static string.
-        unsafe { CStr::from_ptr(text) }.to_str().unwrap_or("a status without words")
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::thread;
+use std::time::Instant;
 
 use rustix::io::Errno;
 use ucs::mem::shared::BoundsError;
@@ -14,7 +15,7 @@ use super::sends::{Sends, What};
 use super::wire::{HEADER_LEN, Header, Kind};
 use crate::api::{EpId, Gone, NewEp, Payload, SendError, Sink};
 use crate::export::PeerState;
-use crate::memory::{AccessError, Local};
+use crate::memory::{AccessError, DeviceEvent, Local};
 use crate::ring::BATCH;
 use crate::service::Share;
 use crate::transports::verbs::device::Device;
@@ -100,10 +101,20 @@ impl Endpoint {
                 Completed::Send(number) => self.sends.completed(number),
                 Completed::Receive(one) => self.received.push_back(one),
                 Completed::TooLong => self.fail(Gone::Corrupt),
-                Completed::Failed(words) => self.fail(Gone::Failed(words)),
+                Completed::Failed(words) => self.broke_down(words),
             }
         }
         AT_ONCE
+    }
+
+    /// A request has failed: because of what the device says of it, or of what has happened to the device.
+    #[cold]
+    fn broke_down(&mut self, words: &'static str) {
+        if self.failure.is_none() {
+            let event = self.device.events.since(Instant::now());
+            tracing::debug!(words, ?event, "a request of an endpoint has failed");
+            self.fail(Gone::Failed(event.map_or(words, DeviceEvent::words)));
+        }
     }
 
     /// What failed first says why; what follows from it says only that it was flushed.

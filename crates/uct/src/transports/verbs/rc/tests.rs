@@ -19,7 +19,7 @@ use crate::export::{ExportTable, Token};
 use crate::memory::Local;
 use crate::service::{NetError, NetLink, Service};
 use crate::transports::verbs::VerbsComponent;
-use crate::transports::verbs::device::{Device, names};
+use crate::transports::verbs::device::Device;
 use crate::transports::verbs::sys::Channel;
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -64,7 +64,7 @@ impl Side {
         let config = Config::builder(crate::config::VARS).vars(VerbsComponent.vars()).ignore_env();
         let config = settings.iter().fold(config, |config, (name, value)| config.set(*name, *value));
         let params = MdParams { exports, service, config: config.build().unwrap() };
-        let device = Arc::new(Device::open(names().first().expect("a device")).unwrap());
+        let device = Device::any();
         let iface = RcIface::open(&device, &params).unwrap();
         Self { iface, device, params, told: Told::default() }
     }
