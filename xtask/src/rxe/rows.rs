@@ -27,6 +27,8 @@ pub(crate) struct Row {
 pub(crate) enum Setting {
     /// One device of rxe; processes reach into each other as their users allow.
     Plain,
+    /// The same, with packets of as many bytes as a page has.
+    LongPackets,
     /// `kernel.yama.ptrace_scope` is 1.
     Yama,
     /// The same, and the tests are run by a user with no rights.
@@ -128,6 +130,19 @@ pub(crate) const ROWS: &[Row] = &[
         not_on_old: Some(
             "before Linux 6.5 an exporter whose pid is not visible is taken for one that is gone — --kernel new",
         ),
+        ..ROW
+    },
+    // What depends on packets' beginnings.
+    Row {
+        build: &["-p", "rdma-core-sys", "--features", "rxe-tests", "--test", "rxe"],
+        only: &["on_demand::"],
+        setting: Setting::LongPackets,
+        ..ROW
+    },
+    Row {
+        build: &["-p", "uct", "--features", "rxe-tests", "--lib"],
+        only: &["odp::tests::device"],
+        setting: Setting::LongPackets,
         ..ROW
     },
     Row { build: &["-p", "ucp", "--test", "processes"], only: &["cma::yama"], setting: Setting::Yama, ..ROW },
