@@ -107,6 +107,8 @@ fn json_and_the_pages_tell_the_same() {
         for domain in list(transport, "memory_domains") {
             told(&format!("{}: memory domain {}", string(transport, "name"), string(domain, "name")));
             told(&string_list(domain, "flags"));
+            let notes = list(domain, "notes");
+            notes.iter().for_each(|note| told(&format!("note {}", note.as_str().unwrap())));
         }
         for capability in list(transport, "capabilities") {
             let answer = if capability["supported"] == true { "yes" } else { "no" };

@@ -96,6 +96,7 @@ fn world(limit: usize, slow: Duration) -> (Registrations, Needs, Arc<AtomicUsize
         exported_mkey_packed_size: 0,
         global_id: GlobalId::new(b"counting").unwrap(),
         local_cpus: String::new(),
+        notes: Vec::new(),
     };
     let used = Arc::new(AtomicUsize::new(0));
     let md: Arc<dyn Md> = Arc::new(Counting { attr, used: Arc::clone(&used), limit, slow });

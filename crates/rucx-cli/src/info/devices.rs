@@ -71,6 +71,8 @@ pub(crate) struct Domain {
     pub(crate) global_id: String,
     /// CPUs near it; empty: all.
     pub(crate) local_cpus: String,
+    /// What else is to be known of it.
+    pub(crate) notes: Vec<String>,
 }
 
 /// Asks all transports of this build. With what stands in the way of a context, if something does.
@@ -148,6 +150,7 @@ fn domain(name: String, attr: &MdAttr) -> Domain {
         exported_mkey_packed_size: attr.exported_mkey_packed_size,
         global_id: attr.global_id.to_string(),
         local_cpus: attr.local_cpus.clone(),
+        notes: attr.notes.clone(),
     }
 }
 

@@ -15,7 +15,7 @@
 //! |---|---|
 //! | `rucx` | the version |
 //! | `error` | null, or what keeps a context from being made: `text`, `remedy`, `status` (a name of `ucs::Status`) |
-//! | `devices` | null if not asked for, else the transports: `name`, `id`, `used`, `reason` (null if used), `export_fault` (null, or why it exports nothing here), `memory_domains` (the attributes of `uct_md_attr_t`, in bytes and seconds), `capabilities` (`name`, `supported`, `note`), `variables` (names) |
+//! | `devices` | null if not asked for, else the transports: `name`, `id`, `used`, `reason` (null if used), `export_fault` (null, or why it exports nothing here), `memory_domains` (the attributes of `uct_md_attr_t`, in bytes and seconds, and `notes`: sentences), `capabilities` (`name`, `supported`, `note`), `variables` (names) |
 //! | `config` | null if not asked for, else the variables: `name`, `value` (null if wrong), `origin` (`default`, `environment`, `builder`), `default`, `accepts`, `doc`, `error` (null, or as above) |
 //! | `system` | null if not asked for, else the rows: `key` (stable), `group` (`kernel`, `calls`, `rights`, `namespaces`, `registrations`, `limits`, `memory`), `name`, `value` (for people), `state` (`good`, `note`, `limited`, `missing`), `cost` and `remedy` (null if `state` is `good`) |
 //! | `endpoints` | null if not asked for, else what an endpoint to another process of this machine is for: `what` (`messages`, `memory`, `buffers`), `doc`, `transport` (null if none), `error` (null, or as above) and `candidates`: `transport`, `cost_base` and `cost_per_byte` (seconds, by its attributes; null if it does not do that), `why` |

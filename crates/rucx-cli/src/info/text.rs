@@ -229,6 +229,9 @@ fn domain(page: &mut Page, domain: &Domain) {
     ] {
         page.line(&[MARGIN, (name, 20, Tone::Dim)], &value, Tone::Plain);
     }
+    for note in &domain.notes {
+        page.line(&[MARGIN, ("note", 20, Tone::Dim)], note, Tone::Plain);
+    }
 }
 
 /// `NAME=value`, and where that comes from.
@@ -309,6 +312,7 @@ mod tests {
             transport.export_fault = Some(word.clone());
             for domain in &mut transport.memory_domains {
                 domain.flags.push(word.clone());
+                domain.notes.push(word.clone());
                 domain.reg_cost_base = 1e-6;
             }
         }

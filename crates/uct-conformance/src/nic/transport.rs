@@ -128,6 +128,7 @@ impl Component for NicComponent {
             exported_mkey_packed_size: KEY_LEN,
             global_id: GlobalId::new(&scope).expect("a few bytes"),
             local_cpus: String::new(),
+            notes: Vec::new(),
         };
         let patience = params.config.get(&uct::config::IMPORT_TIMEOUT);
         let Card { nic, exported } = card.clone();

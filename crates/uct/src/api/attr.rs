@@ -150,6 +150,8 @@ pub struct MdAttr {
     pub global_id: GlobalId,
     /// CPUs near it, as a list in the form of `cpuset(7)`; empty: all are.
     pub local_cpus: String,
+    /// What a user should know of it that its flags do not say: a sentence each.
+    pub notes: Vec<String>,
 }
 
 /// One line of a transport's capability table.

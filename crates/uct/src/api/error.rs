@@ -37,6 +37,16 @@ pub enum OpenError {
         /// What is unknown.
         error: UnknownNames,
     },
+    /// A variable asks for what is not to be had here.
+    #[error("{variable}=y: {why}")]
+    NotToBeHad {
+        /// The variable.
+        variable: &'static str,
+        /// Why not.
+        why: String,
+        /// What to do about it.
+        remedy: &'static str,
+    },
 }
 
 impl OpenError {
@@ -46,6 +56,7 @@ impl OpenError {
             Self::Missing { .. } => Status::NoDevice,
             Self::Device { .. } => Status::IoError,
             Self::UnknownNames { error, .. } => error.status(),
+            Self::NotToBeHad { .. } => Status::Unsupported,
         }
     }
 
@@ -53,7 +64,7 @@ impl OpenError {
     #[must_use]
     pub fn remedy(&self) -> String {
         match self {
-            Self::Missing { remedy, .. } => (*remedy).to_owned(),
+            Self::Missing { remedy, .. } | Self::NotToBeHad { remedy, .. } => (*remedy).to_owned(),
             Self::Device { errno: Errno::ACCESS | Errno::PERM, .. } => {
                 "let this user open the nodes in /dev/infiniband".to_owned()
             }

@@ -66,6 +66,7 @@ impl CmaMd {
             exported_mkey_packed_size: mkey::LEN,
             global_id: GlobalId::from(boot),
             local_cpus: String::new(),
+            notes: Vec::new(),
         };
         let tracers =
             Arc::new(Tracers { wanted: params.config.get(&CMA_PTRACER_ANY), allowed: OnceLock::new() });

@@ -44,6 +44,7 @@ impl SelfMd {
             exported_mkey_packed_size: mkey::LEN,
             global_id: GlobalId::from(*params.exports.uuid()),
             local_cpus: String::new(),
+            notes: Vec::new(),
         };
         Self { attr, params: params.clone(), patience: params.config.get(&IMPORT_TIMEOUT) }
     }

@@ -53,6 +53,7 @@ impl ShmMd {
             exported_mkey_packed_size: mkey::LEN,
             global_id: GlobalId::from(boot),
             local_cpus: String::new(),
+            notes: Vec::new(),
         };
         Self {
             attr,

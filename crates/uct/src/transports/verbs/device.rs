@@ -169,15 +169,16 @@ impl Device {
     }
 }
 
-/// What peers may do with exported memory: read it, and write it where `writes`.
-pub(super) fn remote_access(writes: bool) -> ibv_access_flags {
+/// What peers may do with exported memory: read it, and write it where `writes`; where `by_address`, with whatever is mapped there.
+pub(super) fn remote_access(writes: bool, by_address: bool) -> ibv_access_flags {
+    let mut access = ibv_access_flags::IBV_ACCESS_REMOTE_READ;
     if writes {
-        ibv_access_flags::IBV_ACCESS_LOCAL_WRITE
-            | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE
-            | ibv_access_flags::IBV_ACCESS_REMOTE_READ
-    } else {
-        ibv_access_flags::IBV_ACCESS_REMOTE_READ
+        access |= ibv_access_flags::IBV_ACCESS_LOCAL_WRITE | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE;
     }
+    if by_address {
+        access |= ibv_access_flags::IBV_ACCESS_ON_DEMAND;
+    }
+    access
 }
 
 /// Why `len` bytes could not be registered.
@@ -225,6 +226,24 @@ mod tests {
         assert_eq!(index(&[(4, v4, V2), (5, v4, V2)]), Some(4));
         assert_eq!(index(&[(0, [0; 16], V2)]), None, "no address");
         assert_eq!(index(&[(0, v4, V1), (1, v4, None)]), None, "RoCE v1, and what the library does not tell");
+    }
+
+    #[test]
+    fn peers_may_do_what_the_rights_say_and_by_address_where_that_is_proven() {
+        use ibv_access_flags as Access;
+        let has = |access: Access, bit: Access| access.0 & bit.0 != 0;
+        for (writes, by_address) in [(false, false), (true, false), (false, true), (true, true)] {
+            let access = remote_access(writes, by_address);
+            assert!(has(access, Access::IBV_ACCESS_REMOTE_READ));
+            assert_eq!(has(access, Access::IBV_ACCESS_REMOTE_WRITE), writes);
+            assert_eq!(
+                has(access, Access::IBV_ACCESS_LOCAL_WRITE),
+                writes,
+                "the other needs it: ibv_reg_mr(3)"
+            );
+            assert_eq!(has(access, Access::IBV_ACCESS_ON_DEMAND), by_address);
+            assert!(!has(access, Access::IBV_ACCESS_REMOTE_ATOMIC));
+        }
     }
 
     #[test]

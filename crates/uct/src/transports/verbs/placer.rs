@@ -16,6 +16,8 @@ use crate::service::{Domain, Placed, Placement, Placer};
 #[derive(Debug)]
 pub(super) struct DevicePlacer {
     pub(super) device: Arc<Device>,
+    /// Whether its registrations name the address.
+    pub(super) by_address: bool,
 }
 
 impl DevicePlacer {
@@ -34,7 +36,7 @@ impl Placer for DevicePlacer {
         if !self.is_of(&domain.command) {
             return None;
         }
-        let access = remote_access(mem.rights().contains(Rights::WRITE));
+        let access = remote_access(mem.rights().contains(Rights::WRITE), self.by_address);
         let range = (mem.address(), mem.len() as u64);
         let registered = domain.command.try_clone().map_err(|error| error.to_string()).and_then(|command| {
             let registered = command::register(command.as_fd(), driver, domain.number, range, access);

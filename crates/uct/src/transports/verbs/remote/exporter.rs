@@ -31,6 +31,8 @@ const ANSWERS: ibv_qp_cap =
 #[derive(Debug)]
 pub(in crate::transports::verbs) struct Exports {
     device: Arc<Device>,
+    /// Whether registrations name the address.
+    by_address: bool,
     table: Arc<ExportTable>,
     guests: Mutex<HashMap<ConnId, Guest>>,
 }
@@ -99,8 +101,13 @@ impl Drop for ForGuest {
 }
 
 impl Exports {
-    pub(in crate::transports::verbs) fn new(device: &Arc<Device>, table: &Arc<ExportTable>) -> Self {
-        Self { device: Arc::clone(device), table: Arc::clone(table), guests: Mutex::default() }
+    pub(in crate::transports::verbs) fn new(
+        device: &Arc<Device>,
+        by_address: bool,
+        table: &Arc<ExportTable>,
+    ) -> Self {
+        let (device, table) = (Arc::clone(device), Arc::clone(table));
+        Self { device, by_address, table, guests: Mutex::default() }
     }
 
     fn attach(&self, conn: ConnId, subject: &Subject) -> Result<Attached, Status> {
@@ -142,7 +149,8 @@ impl Exports {
         if guest.attached.len() >= MAX_ATTACHED || guest.keys.len() >= MAX_KEYS {
             return Err(Status::NoResource);
         }
-        let mr = guest.register(mem)?;
+        let access = remote_access(mem.rights().contains(Rights::WRITE), self.by_address);
+        let mr = guest.register(mem, access)?;
         let rkey = mr.rkey();
         let registered = Mutex::new(Some((mr, Arc::clone(mem))));
         let placement = Arc::new(ForGuest { generation: fork::generation(), registered });
@@ -196,8 +204,7 @@ fn no_resource(call: &str, errno: rustix::io::Errno) -> Status {
 
 impl Guest {
     /// Registers memory in its domain, under a key that it has never had.
-    fn register(&mut self, mem: &Arc<LocalMem>) -> Result<Mr, Status> {
-        let access = remote_access(mem.rights().contains(Rights::WRITE));
+    fn register(&mut self, mem: &Arc<LocalMem>, access: Access) -> Result<Mr, Status> {
         let mut had_before = Vec::new(); // as long as these are there, their keys are taken
         for _ in 0..TRIES {
             let mr = Mr::remote(&self.pd, mem, access).map_err(|errno| no_resource("ibv_reg_mr", errno))?;
