@@ -31,3 +31,15 @@ fn a_dpu_offloads_by_rdma_between_two_hosts() {
     // A half each way, twice, in packets of 1024 bytes at most.
     assert!(rise.iter().all(|rise| *rise >= 2 * (512 << 10) / 1024), "{rise:?}");
 }
+
+/// Whether on-demand paging is used is told, and why not: rxe of Linux 7.3 says that it has it, and does it wrong.
+#[test]
+fn why_on_demand_paging_is_not_used_is_told() {
+    let mut info = Command::new("/bin/ip");
+    let output = info.args(["netns", "exec", "a", "/bin/rucx", "info", "-d"]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let joined = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    let note = "note on-demand paging: not used, exported memory is pinned: the device puts what it writes within a page at the page's \
+                beginning";
+    assert!(joined.contains(note), "{said}");
+}

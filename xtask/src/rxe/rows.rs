@@ -111,7 +111,13 @@ pub(crate) const ROWS: &[Row] = &[
     },
     Row {
         build: &["-p", "uct", "--features", "rxe-tests", "--lib"],
-        skip: &["ring::", "service::net::", "revocations_and_accesses", "a_slot_is_taken_over"],
+        skip: &[
+            "ring::",
+            "service::net::",
+            "revocations_and_accesses",
+            "a_slot_is_taken_over",
+            "device::what_is",
+        ],
         secs: 300,
         ..ROW
     },
@@ -137,12 +143,14 @@ pub(crate) const ROWS: &[Row] = &[
         build: &["-p", "rdma-core-sys", "--features", "rxe-tests", "--test", "rxe"],
         only: &["on_demand::"],
         setting: Setting::LongPackets,
+        not_on_old: Some("rxe has no on-demand paging there — --kernel new"),
         ..ROW
     },
     Row {
         build: &["-p", "uct", "--features", "rxe-tests", "--lib"],
-        only: &["odp::tests::device"],
+        only: &["odp::tests::device::what_is"],
         setting: Setting::LongPackets,
+        not_on_old: Some("rxe has no on-demand paging there — --kernel new"),
         ..ROW
     },
     Row { build: &["-p", "ucp", "--test", "processes"], only: &["cma::yama"], setting: Setting::Yama, ..ROW },

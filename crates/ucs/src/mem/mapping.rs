@@ -150,3 +150,22 @@ impl Drop for Mapping {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::page::page_size;
+    use super::*;
+
+    #[test]
+    fn what_is_mapped_anew_is_zeros_at_the_same_address() {
+        let map = Mapping::anonymous(3 * page_size()).unwrap();
+        let at = map.bytes().as_ptr();
+        map.bytes().write(page_size() as u64 - 4, &[7; 8]).unwrap();
+        let map = map.map_anew().unwrap();
+        assert_eq!((map.bytes().as_ptr(), map.bytes().len()), (at, 3 * page_size()));
+        let mut seen = vec![1; 3 * page_size()];
+        map.bytes().read(0, &mut seen).unwrap();
+        assert!(seen.iter().all(|byte| *byte == 0));
+        map.bytes().write(0, b"new").unwrap();
+    }
+}

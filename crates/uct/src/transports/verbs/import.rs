@@ -13,6 +13,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use rdma_core_sys::ibv_wc_status;
 
 use super::between::{self, Far, Side};
 use super::command;
@@ -23,7 +24,7 @@ use super::remote::RemoteImport;
 use crate::api::Attachment;
 use crate::export::{Gate, PeerObserver};
 use crate::memory::{
-    AccessError, Local, LocalMut, MappedView, OperandReason, Rights, StaleReason, check_range,
+    AccessError, DeviceReason, Local, LocalMut, MappedView, OperandReason, Rights, StaleReason, check_range,
 };
 use crate::service::Peer;
 use crate::service::wire::PlacedKeys;
@@ -104,19 +105,29 @@ impl VerbsImport {
         })
     }
 
-    /// The same of requests to this memory alone: what the device refuses where nothing was revoked is not mapped.
+    /// The same of requests to this memory alone: what the device refuses where nothing was revoked is not mapped. The half that refuses it may
+    /// be the one that is not told first.
     fn in_steps_here(
         &self,
         len: usize,
         step: impl FnMut(Range<usize>) -> Result<(), AccessError>,
     ) -> Result<(), AccessError> {
-        self.in_steps(len, step).map_err(|error| match error {
-            AccessError::Stale { done, why: StaleReason::Revoked }
-                if self.by_address && self.gate.check().is_ok() =>
-            {
-                AccessError::Stale { done, why: StaleReason::Unmapped }
+        let flushed = |why: &DeviceReason| {
+            *why == DeviceReason::Status {
+                words: self.device.context.words(ibv_wc_status::IBV_WC_WR_FLUSH_ERR),
             }
-            error => error,
+        };
+        self.in_steps(len, step).map_err(|error| {
+            let is_refused = match &error {
+                AccessError::Stale { why, .. } => *why == StaleReason::Revoked,
+                AccessError::Device { why, .. } => flushed(why),
+                _ => false,
+            };
+            if is_refused && self.by_address && self.gate.check().is_ok() {
+                AccessError::Stale { done: error.done(), why: StaleReason::Unmapped }
+            } else {
+                error
+            }
         })
     }
 

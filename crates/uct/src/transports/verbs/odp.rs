@@ -110,7 +110,9 @@ fn said(error: &impl ToString) -> Failure {
 impl Pages for Loopback<'_> {
     fn write(&mut self, at: usize, bytes: &[u8]) -> Result<(), Failure> {
         let remote = self.remote(at)?;
-        self.asks(|connect| self.queue.write(remote, bytes, connect))
+        self.asks(|connect| self.queue.write(remote, bytes, connect))?;
+        // Only what comes after it finds it there (InfiniBand Architecture, 9.5: a READ waits for the WRITEs before it).
+        self.asks(|connect| self.queue.read(remote, &mut [0], connect))
     }
 
     fn read(&mut self, at: usize, bytes: &mut [u8]) -> Result<(), Failure> {

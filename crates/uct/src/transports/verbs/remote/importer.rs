@@ -438,7 +438,8 @@ impl Attachment for RemoteImport {
     fn check(&self) -> Result<(), StaleReason> {
         self.known()?;
         match self.read(0, &mut [0]) {
-            Err(AccessError::Stale { why, .. }) => Err(why),
+            // What is not mapped may be again: the export lives.
+            Err(AccessError::Stale { why, .. }) if why != StaleReason::Unmapped => Err(why),
             _ => Ok(()), // a device that has failed does not tell
         }
     }
