@@ -107,6 +107,9 @@ fn json_and_the_pages_tell_the_same() {
         for domain in list(transport, "memory_domains") {
             told(&format!("{}: memory domain {}", string(transport, "name"), string(domain, "name")));
             told(&string_list(domain, "flags"));
+            for detail in list(domain, "details") {
+                told(&format!("{} {}", string(detail, "name"), string(detail, "value")));
+            }
         }
         for capability in list(transport, "capabilities") {
             let answer = if capability["supported"] == true { "yes" } else { "no" };

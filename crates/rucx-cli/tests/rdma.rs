@@ -62,3 +62,15 @@ fn info_tells_the_port_and_gid_in_use_and_why_a_device_is_not() {
         assert!(said.contains(words), "{words}");
     }
 }
+
+/// Whether on-demand paging is used is told, and why not: rxe of Linux 7.3 says that it has it, and does it wrong.
+#[test]
+fn why_on_demand_paging_is_not_used_is_told() {
+    let mut info = Command::new("/bin/ip");
+    let output = info.args(["netns", "exec", "a", "/bin/rucx", "info", "-d"]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let joined = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    let note = "on-demand paging not used, exported memory is pinned: the device puts what it writes within a page at the page's \
+                beginning";
+    assert!(joined.contains(note), "{said}");
+}

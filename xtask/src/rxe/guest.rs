@@ -125,6 +125,14 @@ const LEAVE: &str = r#"[ $status = 0 ] || dmesg | tail -n 30
 leave $((status > 98 ? 98 : status))
 "#;
 
+/// Makes the cable one for packets of 4096 bytes and their headers (`rxe_set_mtu`, `drivers/infiniband/sw/rxe/rxe.c`).
+const LONG_PACKETS: &str = r#"for end in net0 net1; do
+    /bin/ip link set $end mtu 4200 || give_up "no packets of 4200 bytes"
+done
+echo "rxe: packets have up to 4096 bytes"
+export RUCX_LONG_PACKETS=y
+"#;
+
 /// Has Yama restrict what processes may do with each other (`Documentation/admin-guide/LSM/Yama.rst`).
 const YAMA: &str = r#"scope=/proc/sys/kernel/yama/ptrace_scope
 echo 1 >$scope && [ "$(cat $scope)" = 1 ] || give_up "its kernel has no Yama"
@@ -158,6 +166,9 @@ pub(crate) fn init(options: &Options, role: Role, tests: &[Built]) -> String {
     let mut setting = Setting::Plain;
     for Built { row, binary, .. } in tests {
         let becomes = |other| setting < other && row.setting >= other;
+        if becomes(Setting::LongPackets) && row.setting == Setting::LongPackets {
+            script += LONG_PACKETS;
+        }
         if becomes(Setting::Yama) && row.setting < Setting::TwoHosts {
             script += YAMA;
         }
@@ -209,6 +220,7 @@ mod tests {
         for namespaces in [true, false] {
             let script = init(&Options::default(), Role::Alone { namespaces }, &built());
             assert_eq!(script.matches("\nrun ").count(), ROWS.len());
+            assert_eq!(script.matches(LONG_PACKETS).count(), 1);
             assert_eq!(script.matches(YAMA).count(), 1);
             assert_eq!(script.matches(NAMESPACES).count(), usize::from(namespaces));
         }

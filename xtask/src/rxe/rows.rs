@@ -27,6 +27,8 @@ pub(crate) struct Row {
 pub(crate) enum Setting {
     /// One device of rxe; processes reach into each other as their users allow.
     Plain,
+    /// The same, with packets of as many bytes as a page has.
+    LongPackets,
     /// `kernel.yama.ptrace_scope` is 1.
     Yama,
     /// The same, and the tests are run by a user with no rights.
@@ -117,7 +119,13 @@ pub(crate) const ROWS: &[Row] = &[
     },
     Row {
         build: &["-p", "uct", "--features", "rxe-tests", "--lib"],
-        skip: &["ring::", "service::net::", "revocations_and_accesses", "a_slot_is_taken_over"],
+        skip: &[
+            "ring::",
+            "service::net::",
+            "revocations_and_accesses",
+            "a_slot_is_taken_over",
+            "device::what_is",
+        ],
         secs: 300,
         ..ROW
     },
@@ -136,6 +144,21 @@ pub(crate) const ROWS: &[Row] = &[
         not_on_old: Some(
             "before Linux 6.5 an exporter whose pid is not visible is taken for one that is gone — --kernel new",
         ),
+        ..ROW
+    },
+    // What depends on packets' beginnings.
+    Row {
+        build: &["-p", "rdma-core-sys", "--features", "rxe-tests", "--test", "rxe"],
+        only: &["on_demand::"],
+        setting: Setting::LongPackets,
+        not_on_old: Some("rxe has no on-demand paging there — --kernel new"),
+        ..ROW
+    },
+    Row {
+        build: &["-p", "uct", "--features", "rxe-tests", "--lib"],
+        only: &["odp::tests::device::what_is"],
+        setting: Setting::LongPackets,
+        not_on_old: Some("rxe has no on-demand paging there — --kernel new"),
         ..ROW
     },
     Row { build: &["-p", "ucp", "--test", "processes"], only: &["cma::yama"], setting: Setting::Yama, ..ROW },

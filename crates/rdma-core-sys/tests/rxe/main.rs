@@ -13,6 +13,7 @@
 // What a device has not is said, beside what it has.
 #![allow(clippy::print_stderr)]
 
+mod on_demand;
 mod pair;
 
 use std::ptr;
@@ -22,13 +23,13 @@ use pair::{BOUND, Device, Memory, Pair, done};
 use rdma_core_sys::*;
 
 /// No flags but those that [`Pair::memory`] has anyway.
-const PLAIN: ibv_access_flags = ibv_access_flags(0);
+pub(crate) const PLAIN: ibv_access_flags = ibv_access_flags(0);
 
 /// The vendor that `rdma_rxe` names.
-const RXE: u32 = 0xff_ffff;
+pub(crate) const RXE: u32 = 0xff_ffff;
 
 /// A request that accesses the other end's memory.
-fn rdma(wr_id: u64, opcode: ibv_wr_opcode, remote_addr: u64, rkey: u32) -> ibv_send_wr {
+pub(crate) fn rdma(wr_id: u64, opcode: ibv_wr_opcode, remote_addr: u64, rkey: u32) -> ibv_send_wr {
     let mut request = ibv_send_wr { wr_id, opcode, ..Default::default() };
     request.wr.rdma.remote_addr = remote_addr;
     request.wr.rdma.rkey = rkey;
@@ -36,7 +37,7 @@ fn rdma(wr_id: u64, opcode: ibv_wr_opcode, remote_addr: u64, rkey: u32) -> ibv_s
 }
 
 /// A request for an atomic operation on the other end's word.
-fn atomic(wr_id: u64, opcode: ibv_wr_opcode, on: &Memory, add: u64, swap: u64) -> ibv_send_wr {
+pub(crate) fn atomic(wr_id: u64, opcode: ibv_wr_opcode, on: &Memory, add: u64, swap: u64) -> ibv_send_wr {
     let mut request = ibv_send_wr { wr_id, opcode, ..Default::default() };
     request.wr.atomic.remote_addr = on.address();
     request.wr.atomic.rkey = on.rkey();
@@ -46,7 +47,7 @@ fn atomic(wr_id: u64, opcode: ibv_wr_opcode, on: &Memory, add: u64, swap: u64) -
 }
 
 /// Bytes that tell where they are.
-fn pattern(len: usize) -> impl Iterator<Item = u8> {
+pub(crate) fn pattern(len: usize) -> impl Iterator<Item = u8> {
     (0..len).map(|at| u8::try_from(at * 7 % 251).unwrap())
 }
 
@@ -243,68 +244,6 @@ fn the_end_that_was_accessed_wrongly_is_told_by_an_event_of_the_device() {
     assert_eq!(unsafe { event.element.qp }, pair.b);
     // SAFETY: taken, and not acknowledged yet.
     unsafe { pair.device.library.ibv_ack_async_event(&mut event) };
-}
-
-/// A pair whose device says that it pages memory in itself, for writes and reads.
-fn on_demand() -> Option<Pair> {
-    let pair = Pair::connected();
-    let caps = pair.device.properties().odp_caps;
-    let needed =
-        ibv_odp_transport_cap_bits::IBV_ODP_SUPPORT_WRITE | ibv_odp_transport_cap_bits::IBV_ODP_SUPPORT_READ;
-    let general = caps.general_caps & u64::from(ibv_odp_general_caps::IBV_ODP_SUPPORT.0);
-    let has = general != 0 && caps.per_transport_caps.rc_odp_caps & needed.0 == needed.0;
-    if !has {
-        eprintln!("left out: this device has no on-demand paging for writes and reads");
-    }
-    has.then_some(pair)
-}
-
-#[test]
-fn memory_that_the_device_pages_in_itself() {
-    let Some(pair) = on_demand() else { return };
-    let [from, there] = [(); 2].map(|()| pair.memory(8, ibv_access_flags::IBV_ACCESS_ON_DEMAND));
-    from.fill(pattern(512));
-    // There is no page there yet.
-    pair.post(from.sge(512), rdma(1, ibv_wr_opcode::IBV_WR_RDMA_WRITE, there.address(), there.rkey()));
-    pair.success(1, ibv_wc_opcode::IBV_WC_RDMA_WRITE);
-    assert!(there.bytes().into_iter().take(512).eq(pattern(512)));
-}
-
-/// `rdma_rxe` of Linux 7.3 does not look at the offset in the page: it says that all went well, and the bytes are at the page's start. So a device's word
-/// that it has on-demand paging is not enough for a transport to use it.
-#[test]
-fn memory_paged_in_is_written_within_a_page_where_it_should_be() {
-    let Some(pair) = on_demand() else { return };
-    let from = pair.memory(1, PLAIN);
-    let there = pair.memory(1, ibv_access_flags::IBV_ACCESS_ON_DEMAND);
-    from.fill(pattern(16));
-    pair.post(from.sge(16), rdma(1, ibv_wr_opcode::IBV_WR_RDMA_WRITE, there.address() + 256, there.rkey()));
-    pair.success(1, ibv_wc_opcode::IBV_WC_RDMA_WRITE);
-    let bytes = there.bytes();
-    if !bytes[256..272].iter().copied().eq(pattern(16)) {
-        assert!(bytes.into_iter().take(16).eq(pattern(16)), "the bytes are neither here nor there");
-        assert_eq!(pair.device.properties().orig_attr.vendor_id, RXE, "not only rdma_rxe has this bug");
-        eprintln!("known: rdma_rxe has put the bytes at the start of the page");
-    }
-}
-
-#[test]
-fn atomics_on_memory_paged_in_are_within_a_page_where_they_should_be() {
-    let Some(pair) = on_demand() else { return };
-    let caps = pair.device.properties().odp_caps.per_transport_caps.rc_odp_caps;
-    if caps & ibv_odp_transport_cap_bits::IBV_ODP_SUPPORT_ATOMIC.0 == 0 {
-        return eprintln!("left out: this device has no atomics on such memory");
-    }
-    let was = pair.memory(1, PLAIN);
-    let there = pair.memory(1, ibv_access_flags::IBV_ACCESS_ON_DEMAND);
-    let mut request = atomic(1, ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, &there, 5, 0);
-    request.wr.atomic.remote_addr = there.address() + 264;
-    pair.post(was.sge(8), request);
-    pair.success(1, ibv_wc_opcode::IBV_WC_FETCH_ADD);
-    let bytes = there.bytes();
-    assert_eq!(bytes[264..272], 5_u64.to_ne_bytes());
-    assert!(bytes[..264].iter().chain(&bytes[272..]).all(|&byte| byte == 0));
-    assert_eq!(was.word(), 0);
 }
 
 #[test]

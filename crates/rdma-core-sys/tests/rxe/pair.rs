@@ -7,7 +7,6 @@
 #![allow(unsafe_code)]
 
 use core::ffi::{CStr, c_int};
-use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::io;
 use std::ptr;
 use std::time::{Duration, Instant};
@@ -109,9 +108,35 @@ pub(crate) struct Memory {
     len: usize,
 }
 
-const PAGE: usize = 4096;
+pub(crate) const PAGE: usize = 4096;
 
 impl Memory {
+    /// Maps fresh pages: at its address, where that is set and nothing else is.
+    pub(crate) fn map(&mut self) {
+        let mut flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        if !self.at.is_null() {
+            flags |= libc::MAP_FIXED_NOREPLACE;
+        }
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // mmap(2). SAFETY: it replaces nothing.
+        let at = unsafe { libc::mmap(self.at.cast(), self.len, access, flags, -1, 0) };
+        assert!(at != libc::MAP_FAILED, "mmap: {}", io::Error::last_os_error());
+        assert!(self.at.is_null() || self.at == at.cast(), "mapped elsewhere");
+        self.at = at.cast();
+    }
+
+    /// Nothing is mapped there afterwards; the registration stays.
+    pub(crate) fn unmap(&mut self) {
+        // munmap(2). SAFETY: mapped by this.
+        done("munmap", unsafe { libc::munmap(self.at.cast(), self.len) });
+    }
+
+    /// Unmaps, and maps fresh pages at the same address.
+    pub(crate) fn map_anew(&mut self) {
+        self.unmap();
+        self.map();
+    }
+
     pub(crate) fn bytes(&self) -> Vec<u8> {
         // SAFETY: it is this long; a byte that the device is writing is one or the other.
         (0..self.len).map(|at| unsafe { self.at.wrapping_add(at).read_volatile() }).collect()
@@ -147,10 +172,11 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: no request that names it is on its way.
-        destroyed("ibv_dereg_mr", unsafe { self.library.ibv_dereg_mr(self.mr) });
-        // SAFETY: allocated so, and nobody reaches it any more.
-        unsafe { dealloc(self.at, Layout::from_size_align(self.len, PAGE).unwrap()) };
+        if !self.mr.is_null() {
+            // SAFETY: no request that names it is on its way.
+            destroyed("ibv_dereg_mr", unsafe { self.library.ibv_dereg_mr(self.mr) });
+        }
+        self.unmap();
     }
 }
 
@@ -276,17 +302,22 @@ impl Pair {
 
     /// Whole pages of zeros, registered for everything, and for what else is asked.
     pub(crate) fn memory(&self, pages: usize, more: ibv_access_flags) -> Memory {
-        let len = pages * PAGE;
-        // SAFETY: not of length 0.
-        let at = unsafe { alloc_zeroed(Layout::from_size_align(len, PAGE).unwrap()) };
+        let mut memory = Memory {
+            library: self.device.library,
+            mr: ptr::null_mut(),
+            at: ptr::null_mut(),
+            len: pages * PAGE,
+        };
+        memory.map();
         let access = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE
             | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE
             | ibv_access_flags::IBV_ACCESS_REMOTE_READ
             | ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC
             | more;
         // SAFETY: the memory is there until it is deregistered.
-        let mr = unsafe { self.device.library.ibv_reg_mr(self.pd, at.cast(), len, access) };
-        Memory { library: self.device.library, mr: made("ibv_reg_mr", mr), at, len }
+        let mr = unsafe { memory.library.ibv_reg_mr(self.pd, memory.at.cast(), memory.len, access) };
+        memory.mr = made("ibv_reg_mr", mr);
+        memory
     }
 
     /// Posts a request, with one buffer and a completion.

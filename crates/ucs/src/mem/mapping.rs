@@ -1,11 +1,12 @@
 //! Mappings of this process, unmapped when dropped.
 //!
 //! # Safety
-//! A [`Mapping`] is the only owner of its address range: it is made by an mmap without MAP_FIXED, never re-mapped, and
-//! unmapped once, in its drop. All access goes through [`SharedBytes`], which never makes references to the bytes.
+//! A [`Mapping`] is the only owner of its address range: it is made by an mmap without MAP_FIXED, or by one in the place of a mapping that is
+//! given up for it, and unmapped once, in its drop. All access goes through [`SharedBytes`], which never makes references to the bytes.
 
 #![allow(unsafe_code)]
 
+use std::mem;
 use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 
@@ -89,6 +90,25 @@ impl Mapping {
         Ok(map)
     }
 
+    /// Unmaps what is mapped here; fresh zeroed memory of this process alone is mapped at the same address, in one step (`MAP_FIXED`,
+    /// `mmap(2)`): nothing else can come to lie there in between.
+    ///
+    /// # Errors
+    /// [`MemError`]. The addresses are lost then: what was mapped there may be gone or not. So in a fork's child, whose it is not.
+    pub fn map_anew(self) -> Result<Self, MemError> {
+        let (at, len, access) = (self.bytes.as_ptr().cast(), self.bytes.len(), self.access);
+        let is_mine = self.generation.is_current();
+        // Dropped, it would unmap what another thread may have mapped there after a failure.
+        mem::forget(self);
+        if !is_mine {
+            return Err(MemError::Sys { call: "mmap", errno: Errno::FAULT });
+        }
+        // SAFETY: the range was the mapping's alone, and nobody holds its bytes any more: they were lent by borrow.
+        let address =
+            unsafe { mm::mmap_anonymous(at, len, access.into(), MapFlags::PRIVATE | MapFlags::FIXED) };
+        Self::adopt(address, len, access)
+    }
+
     /// Leaves it out of core dumps (`MADV_DONTDUMP`, `madvise(2)`): for secrets.
     ///
     /// # Errors
@@ -128,5 +148,24 @@ impl Drop for Mapping {
                 tracing::error!(%error, ?freed, len, "memory cannot be unmapped");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::page::page_size;
+    use super::*;
+
+    #[test]
+    fn what_is_mapped_anew_is_zeros_at_the_same_address() {
+        let map = Mapping::anonymous(3 * page_size()).unwrap();
+        let at = map.bytes().as_ptr();
+        map.bytes().write(page_size() as u64 - 4, &[7; 8]).unwrap();
+        let map = map.map_anew().unwrap();
+        assert_eq!((map.bytes().as_ptr(), map.bytes().len()), (at, 3 * page_size()));
+        let mut seen = vec![1; 3 * page_size()];
+        map.bytes().read(0, &mut seen).unwrap();
+        assert!(seen.iter().all(|byte| *byte == 0));
+        map.bytes().write(0, b"new").unwrap();
     }
 }

@@ -45,6 +45,16 @@ pub enum OpenError {
         /// What is unknown.
         error: UnknownNames,
     },
+    /// A variable asks for what is not to be had here.
+    #[error("{variable}=y: {why}")]
+    NotToBeHad {
+        /// The variable.
+        variable: &'static str,
+        /// Why not.
+        why: String,
+        /// What to do about it.
+        remedy: &'static str,
+    },
 }
 
 impl OpenError {
@@ -54,6 +64,7 @@ impl OpenError {
             Self::Missing { .. } | Self::Unusable { .. } => Status::NoDevice,
             Self::Device { .. } => Status::IoError,
             Self::UnknownNames { error, .. } => error.status(),
+            Self::NotToBeHad { .. } => Status::Unsupported,
         }
     }
 
@@ -61,7 +72,7 @@ impl OpenError {
     #[must_use]
     pub fn remedy(&self) -> String {
         match self {
-            Self::Missing { remedy, .. } => (*remedy).to_owned(),
+            Self::Missing { remedy, .. } | Self::NotToBeHad { remedy, .. } => (*remedy).to_owned(),
             Self::Unusable { remedy, .. } => remedy.clone(),
             Self::Device { errno: Errno::ACCESS | Errno::PERM, .. } => {
                 "let this user open the nodes in /dev/infiniband".to_owned()

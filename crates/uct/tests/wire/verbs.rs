@@ -25,6 +25,7 @@ fn key() -> Format<Mkey> {
             lines.push(format!("device_guid = {}", hex(&key.guid)));
             lines.extend(key.in_directory.then(in_directory));
             lines.push(format!("shares = {}", key.shares));
+            lines.extend(key.by_address.then(|| "by_address = true".to_owned()));
             if let Some((kind, address)) = key.net {
                 lines.extend([format!("net_kind = {kind}"), format!("net_address = {address}")]);
             }
@@ -197,15 +198,18 @@ fn subjects_are_what_a_claim_says_without_its_token() {
 
 fn keys() -> impl Strategy<Value = Mkey> {
     let net = prop::option::of((any::<u16>(), any::<IpAddr>(), 1..=u16::MAX));
-    (cma_keys(), any::<[u8; 8]>(), any::<bool>(), net).prop_map(|(of, guid, shares, net)| Mkey {
-        exporter: of.exporter,
-        slot: of.slot,
-        token: of.token,
-        guid,
-        in_directory: of.in_directory,
-        shares,
-        net: net.map(|(kind, ip, port)| (kind, SocketAddr::new(ip.to_canonical(), port))),
-    })
+    (cma_keys(), any::<[u8; 8]>(), any::<[bool; 2]>(), net).prop_map(
+        |(of, guid, [shares, by_address], net)| Mkey {
+            exporter: of.exporter,
+            slot: of.slot,
+            token: of.token,
+            guid,
+            in_directory: of.in_directory,
+            shares,
+            by_address,
+            net: net.map(|(kind, ip, port)| (kind, SocketAddr::new(ip.to_canonical(), port))),
+        },
+    )
 }
 
 fn addresses() -> impl Strategy<Value = QpAddress> {

@@ -13,7 +13,7 @@ use super::import::VerbsImport;
 use super::queue::{FRAGMENT, FRAGMENTS, Queue, Remote, Way, pause};
 use super::remote::RemoteImport;
 use crate::api::Attachment;
-use crate::memory::AccessError;
+use crate::memory::{AccessError, DeniedReason, StaleReason};
 
 /// Which of two memories an error is of.
 #[derive(Debug)]
@@ -52,7 +52,13 @@ pub(super) fn direct(
         // A registration that was ended meanwhile fails the request, whatever that says of it.
         let (is_far, error) = match near.check() {
             Err(why) => (false, AccessError::Stale { done: error.done(), why }),
-            Ok(()) => (is_far, error),
+            Ok(()) => match error {
+                // This side's device finds nothing there.
+                AccessError::AccessDenied { done, why: DeniedReason::Protection } if near.is_by_address() => {
+                    (false, AccessError::Stale { done, why: StaleReason::Unmapped })
+                }
+                error => (is_far, error),
+            },
         };
         if is_far == (way == Way::Put) { Side::Target(error) } else { Side::Source(error) }
     })

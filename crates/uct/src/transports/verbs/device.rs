@@ -19,10 +19,6 @@ pub(super) const DEPTH: u32 = 16;
 /// A queue pair that sends that many requests, and takes no messages.
 pub(super) const REQUESTS: ibv_qp_cap =
     ibv_qp_cap { max_send_wr: DEPTH, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
-/// What it takes for memory that peers write, too.
-const WRITES: Access = Access(
-    Access::IBV_ACCESS_LOCAL_WRITE.0 | Access::IBV_ACCESS_REMOTE_WRITE.0 | Access::IBV_ACCESS_REMOTE_READ.0,
-);
 /// Most READs and atomics at once, in a queue pair: a device has them in common for all of them.
 const READS: i32 = 16;
 
@@ -65,8 +61,7 @@ impl Connect for Device {
     fn connect(&self, _lane: u8) -> Result<Qp, AccessError> {
         let call = |call| move |errno| queue::device(DeviceReason::Call { call, errno });
         let cq = Cq::new(&self.context, DEPTH).map_err(call("ibv_create_cq"))?;
-        let unconnected =
-            self.queue_pair(cq, REQUESTS, self.remote_access(true)).map_err(call("ibv_create_qp"))?;
+        let unconnected = self.queue_pair(cq, REQUESTS, self.peers()).map_err(call("ibv_create_qp"))?;
         let itself = unconnected.address();
         unconnected.connect(&itself).map_err(call("ibv_modify_qp"))
     }
@@ -110,19 +105,34 @@ impl Device {
         })
     }
 
-    /// What peers may do with exported memory: read it, and write it where `writes`, also by atomics if the device has some.
-    pub(super) fn remote_access(&self, writes: bool) -> Access {
-        match (writes, self.has_atomics) {
-            (false, _) => Access::IBV_ACCESS_REMOTE_READ,
-            (true, false) => WRITES,
-            (true, true) => WRITES | Access::IBV_ACCESS_REMOTE_ATOMIC,
-        }
+    /// What peers may do by a queue pair.
+    pub(super) fn peers(&self) -> Access {
+        remote_access(true, false, self.has_atomics)
+    }
+
+    /// What peers may do with exported memory: read it, and write it where `writes`; where `by_address`, with whatever is mapped there.
+    pub(super) fn exported(&self, writes: bool, by_address: bool) -> Access {
+        remote_access(writes, by_address, self.has_atomics)
     }
 
     /// Registers pages of this process for local use.
     pub(super) fn register(&self, address: usize, len: usize, writes: bool) -> Result<Mr, RegError> {
         Mr::local(&self.pd, address, len, writes).map_err(|errno| reg_error(errno, len as u64))
     }
+}
+
+/// Atomics, too, where `writes` and the device has some; but not `by_address`, for which no trial has shown that they are done right.
+fn remote_access(writes: bool, by_address: bool, has_atomics: bool) -> Access {
+    let mut access = Access::IBV_ACCESS_REMOTE_READ;
+    if writes {
+        access |= Access::IBV_ACCESS_LOCAL_WRITE | Access::IBV_ACCESS_REMOTE_WRITE;
+    }
+    if by_address {
+        access |= Access::IBV_ACCESS_ON_DEMAND;
+    } else if writes && has_atomics {
+        access |= Access::IBV_ACCESS_REMOTE_ATOMIC;
+    }
+    access
 }
 
 /// Why `len` bytes could not be registered.
@@ -146,6 +156,26 @@ pub(super) fn reg_error(errno: Errno, len: u64) -> RegError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn peers_may_do_what_the_rights_say_and_by_address_where_that_is_proven() {
+        let has = |access: Access, bit: Access| access.0 & bit.0 != 0;
+        let both = [false, true];
+        let all = both.map(|writes| both.map(|by_address| both.map(|atomics| (writes, by_address, atomics))));
+        for (writes, by_address, has_atomics) in all.into_iter().flatten().flatten() {
+            let access = remote_access(writes, by_address, has_atomics);
+            assert!(has(access, Access::IBV_ACCESS_REMOTE_READ));
+            assert_eq!(has(access, Access::IBV_ACCESS_REMOTE_WRITE), writes);
+            assert_eq!(
+                has(access, Access::IBV_ACCESS_LOCAL_WRITE),
+                writes,
+                "the other needs it: ibv_reg_mr(3)"
+            );
+            assert_eq!(has(access, Access::IBV_ACCESS_ON_DEMAND), by_address);
+            let atomics = writes && has_atomics && !by_address;
+            assert_eq!(has(access, Access::IBV_ACCESS_REMOTE_ATOMIC), atomics);
+        }
+    }
 
     #[test]
     fn limits_say_which_and_what_to_do() {

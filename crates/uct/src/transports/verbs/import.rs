@@ -13,6 +13,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use rdma_core_sys::ibv_wc_status;
 
 use super::atomic;
 use super::between::{self, Far, Side};
@@ -24,7 +25,7 @@ use super::remote::RemoteImport;
 use crate::api::{AtomicOp, Attachment};
 use crate::export::{Gate, PeerObserver};
 use crate::memory::{
-    AccessError, Local, LocalMut, MappedView, OperandReason, Rights, StaleReason, check_range,
+    AccessError, DeviceReason, Local, LocalMut, MappedView, OperandReason, Rights, StaleReason, check_range,
 };
 use crate::service::Peer;
 use crate::service::wire::PlacedKeys;
@@ -40,6 +41,8 @@ pub(super) struct VerbsImport {
     address: u64,
     len: u64,
     rights: Rights,
+    /// Whether the registration reaches whatever is mapped at the address.
+    by_address: bool,
     device: Arc<Device>,
     driver: u32,
     /// Whether it is known not to be registered any more.
@@ -54,6 +57,7 @@ impl VerbsImport {
         peer: Arc<Peer>,
         keys: PlacedKeys,
         (address, len, rights): (u64, u64, Rights),
+        by_address: bool,
     ) -> Arc<Self> {
         let import = Arc::new(Self {
             loopback: Arc::clone(loopback),
@@ -63,6 +67,7 @@ impl VerbsImport {
             address,
             len,
             rights,
+            by_address,
             device: Arc::clone(device),
             driver,
             ended: Mutex::new(false),
@@ -101,6 +106,37 @@ impl VerbsImport {
         })
     }
 
+    /// The same of requests to this memory alone: what the device refuses where nothing was revoked is not mapped. The half that refuses it may
+    /// be the one that is not told first.
+    fn in_steps_here(
+        &self,
+        len: usize,
+        step: impl FnMut(Range<usize>) -> Result<(), AccessError>,
+    ) -> Result<(), AccessError> {
+        let flushed = |why: &DeviceReason| {
+            *why == DeviceReason::Status {
+                words: self.device.context.words(ibv_wc_status::IBV_WC_WR_FLUSH_ERR),
+            }
+        };
+        self.in_steps(len, step).map_err(|error| {
+            let is_refused = match &error {
+                AccessError::Stale { why, .. } => *why == StaleReason::Revoked,
+                AccessError::Device { why, .. } => flushed(why),
+                _ => false,
+            };
+            if is_refused && self.by_address && self.gate.check().is_ok() {
+                AccessError::Stale { done: error.done(), why: StaleReason::Unmapped }
+            } else {
+                error
+            }
+        })
+    }
+
+    /// Whether the registration reaches whatever is mapped at the address.
+    pub(super) fn is_by_address(&self) -> bool {
+        self.by_address
+    }
+
     /// Moves an operand of `len` bytes at `local`.
     ///
     /// # Safety
@@ -118,7 +154,7 @@ impl VerbsImport {
         let missing = AccessError::Operand { done: 0, why: OperandReason::NotRegistered };
         let memh = memh.filter(|memh| memh.0.is_of(&self.device.pd)); // its key would name other memory here
         let (memh, local) = memh.zip(local).ok_or(missing)?;
-        self.in_steps(len, |part| {
+        self.in_steps_here(len, |part| {
             let near = Near { address: (local + part.start) as u64, lkey: memh.0.lkey() };
             let remote = self.remote(offset, part.start);
             // SAFETY: a part of the operand, which the caller has borrowed so (module rule).
@@ -138,7 +174,7 @@ impl Attachment for VerbsImport {
 
     fn read(&self, offset: u64, dst: &mut [u8]) -> Result<(), AccessError> {
         check_range(offset, dst.len(), self.len)?;
-        self.in_steps(dst.len(), |part| {
+        self.in_steps_here(dst.len(), |part| {
             self.loopback.read(self.remote(offset, part.start), &mut dst[part], &*self.device)
         })
     }
@@ -146,7 +182,7 @@ impl Attachment for VerbsImport {
     fn write(&self, offset: u64, src: &[u8]) -> Result<(), AccessError> {
         self.rights.check_write()?;
         check_range(offset, src.len(), self.len)?;
-        self.in_steps(src.len(), |part| {
+        self.in_steps_here(src.len(), |part| {
             self.loopback.write(self.remote(offset, part.start), &src[part], &*self.device)
         })
     }

@@ -12,6 +12,7 @@ use super::address::to_listen_at;
 use super::device::Device;
 use super::import::VerbsImport;
 use super::mkey::{self, Mkey};
+use super::odp::{self, Unproven};
 use super::placer::DevicePlacer;
 use super::port::Choice;
 use super::queue::Queue;
@@ -44,6 +45,10 @@ pub struct VerbsMd {
     shares: bool,
     /// What happens to the device is told to the log.
     _tending: Tending,
+    /// Whether its registrations of exported memory name the address.
+    by_address: bool,
+    /// The same in words, and why not.
+    on_demand: String,
     /// Kept for the service, which asks it as long as it lives.
     _placer: Option<Arc<dyn Placer>>,
     /// `None`: memory of other machines is neither exported nor imported.
@@ -65,11 +70,11 @@ const NETWORK: &[u8] = b"net";
 const KINDS: RangeInclusive<u16> = 0x100..=0xfff;
 
 impl RemoteSide {
-    fn open(device: &Arc<Device>, params: &MdParams) -> Option<Self> {
+    fn open(device: &Arc<Device>, by_address: bool, params: &MdParams) -> Option<Self> {
         let addresses = to_listen_at(device, &params.config);
         let addresses = addresses.inspect_err(|error| tracing::debug!(%error, "nothing for other machines"));
         let address = *addresses.ok()?.first()?;
-        let exports = Arc::new(Exports::new(device, &params.exports, Limits::default()));
+        let exports = Arc::new(Exports::new(device, by_address, &params.exports, Limits::default()));
         let responder: Weak<Exports> = Arc::downgrade(&exports);
         let kind = params.service.respond_in(KINDS, responder)?;
         let importers = Importers::new(device, &params.service, params.config.get(&IMPORT_TIMEOUT));
@@ -89,6 +94,18 @@ impl VerbsMd {
         let mut device = device?;
         device.does_atomics = device.has_atomics && config.get(&ATOMIC_MODE) == AtomicMode::Device;
         let device = Arc::new(device);
+        let on_demand = odp::decide(&device, config)?;
+        Self::of_device(boot, device, &on_demand, params)
+    }
+
+    /// Of an opened device; `on_demand`: whether it is proven to reach exported memory by its address.
+    pub(super) fn of_device(
+        boot: [u8; 16],
+        device: Arc<Device>,
+        on_demand: &Result<(), Unproven>,
+        params: &MdParams,
+    ) -> Result<Self, OpenError> {
+        let by_address = on_demand.is_ok();
         let is_shared = params.config.get(&SHARE);
         if is_shared && device.driver.is_none() {
             return Err(OpenError::Missing {
@@ -97,14 +114,16 @@ impl VerbsMd {
             });
         }
         let placer: Option<Arc<dyn Placer>> = is_shared.then(|| {
-            let placer: Arc<dyn Placer> = Arc::new(DevicePlacer { device: Arc::clone(&device) });
+            let placer: Arc<dyn Placer> = Arc::new(DevicePlacer { device: Arc::clone(&device), by_address });
             params.service.place_by(Arc::downgrade(&placer));
             placer
         });
-        let remote = params.config.get(&REMOTE).then(|| RemoteSide::open(&device, params)).flatten();
+        let remote =
+            params.config.get(&REMOTE).then(|| RemoteSide::open(&device, by_address, params)).flatten();
         let exports = is_shared || remote.is_some();
         let exported = if exports {
-            MdFlags::EXPORTED_MKEY | MdFlags::INVALIDATE | MdFlags::REVOCABLE
+            let bound = if by_address { MdFlags::VA_BOUND } else { MdFlags::empty() };
+            MdFlags::EXPORTED_MKEY | MdFlags::INVALIDATE | MdFlags::REVOCABLE | bound
         } else {
             MdFlags::empty()
         };
@@ -129,6 +148,10 @@ impl VerbsMd {
             global_id: global_id.ok_or(no_room.clone())?,
             local_cpus: String::new(),
         };
+        let on_demand = match on_demand {
+            Ok(()) => "proven: exported memory is reached by its address".to_owned(),
+            Err(why) => format!("not used, exported memory is pinned: {why}"),
+        };
         let loopback = Arc::new(Queue::new(&device));
         let patience = params.config.get(&IMPORT_TIMEOUT);
         let tending = params.service.tend(Arc::clone(&device.events) as Arc<dyn Tended>);
@@ -143,6 +166,8 @@ impl VerbsMd {
             patience,
             shares,
             _tending: tending,
+            by_address,
+            on_demand,
             _placer: placer,
             remote,
         })
@@ -161,7 +186,9 @@ impl Md for VerbsMd {
     }
 
     fn details(&self) -> Vec<(&'static str, String)> {
-        self.device.port.details()
+        let mut all = self.device.port.details();
+        all.push(("on-demand paging", self.on_demand.clone()));
+        all
     }
 
     fn alloc(&self, _len: usize, _rights: Rights) -> Result<LocalMem, AllocError> {
@@ -176,6 +203,7 @@ impl Md for VerbsMd {
             service: Arc::clone(&self.params.service),
             guid: self.device.context.guid(),
             shares: self.shares,
+            by_address: self.by_address,
             net,
             key: OnceLock::new(),
         }))
@@ -231,7 +259,8 @@ fn not_nearby() -> AttachError {
 impl RemoteSide {
     fn attach(&self, request: &AttachRequest<'_>, key: &Mkey) -> Result<Attached, AttachError> {
         let (kind, address) = key.net.ok_or_else(not_nearby)?;
-        let at = At { uuid: &request.context_uuid, address, kind, guid: key.guid };
+        let (uuid, guid, by_address) = (&request.context_uuid, key.guid, key.by_address);
+        let at = At { uuid, address, kind, guid, by_address };
         let claim = request.claim(key.slot, key.token);
         let memory = self.importers.attach(&at, &claim, &request.deadline)?;
         Ok(Attached { memory, how: format!("connected with its device at {}", address.ip()) })
@@ -256,6 +285,7 @@ impl VerbsMd {
             grant.peer,
             keys,
             (request.address, request.length, grant.rights),
+            key.by_address,
         );
         Ok(Attached { memory: import, how: "registered in this process's protection domain".to_owned() })
     }
@@ -268,6 +298,7 @@ struct ExportMemh {
     service: Arc<Service>,
     guid: [u8; 8],
     shares: bool,
+    by_address: bool,
     /// The kind and address of the service of other machines. Who answers there lives as long as there is memory to attach.
     net: Option<(u16, IpAddr, Arc<Exports>)>,
     /// A key, made at the first pack: of another export.
@@ -323,6 +354,7 @@ impl ExportMemh {
             guid: self.guid,
             in_directory: self.service.is_in_directory(),
             shares: self.shares,
+            by_address: self.by_address,
             net,
         };
         let written = key.encode(&mut bytes);

@@ -4,7 +4,7 @@
 //!   0 head [64]        as of shm and cma (transports/mkey.rs)
 //!  64 device_guid [8]  the exporter's device, in network byte order
 //!  72 service_kind u8
-//!  73 flags u8         bit 0: it registers its memory in domains of processes of its user
+//!  73 flags u8         bit 0: it registers its memory in domains of processes of its user; bit 1: by the address
 //!  74 kind u16         of calls to the service of other machines
 //!  76 port u16         where that listens (TCP); 0: it does not
 //!  78 reserved u16     0
@@ -22,6 +22,8 @@ use crate::wire::{NoRoom, Reader, Truncated, Writer};
 pub const LEN: usize = 96;
 /// The flag of an exporter that registers its memory in domains of others.
 const SHARES: u8 = 1;
+/// The flag of an exporter whose registrations reach whatever is mapped at the address.
+const BY_ADDRESS: u8 = 2;
 
 /// What an exported key says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +40,8 @@ pub struct Mkey {
     pub in_directory: bool,
     /// Whether it registers its memory in domains of processes of its user.
     pub shares: bool,
+    /// Whether its registrations reach whatever is mapped at the address, and nothing where nothing is.
+    pub by_address: bool,
     /// The kind of calls to the service of other machines, and where that listens.
     pub net: Option<(u16, SocketAddr)>,
 }
@@ -51,7 +55,7 @@ impl Mkey {
         let mut to = Writer::new(out);
         write_head(&mut to, &self.exporter, self.slot, &self.token)?;
         to.bytes(&self.guid)?.u8(service_kind(self.in_directory))?;
-        to.u8(if self.shares { SHARES } else { 0 })?;
+        to.u8(if self.shares { SHARES } else { 0 } | if self.by_address { BY_ADDRESS } else { 0 })?;
         let (kind, port, address) = match self.net {
             Some((kind, at)) => (kind, at.port(), mapped(at.ip())),
             None => (0, 0, [0; 16]),
@@ -80,7 +84,7 @@ impl Mkey {
             Ok(in_directory) => in_directory,
             Err(wrong) => return Ok(Err(wrong)),
         };
-        if reserved != 0 || flags & !SHARES != 0 {
+        if reserved != 0 || flags & !(SHARES | BY_ADDRESS) != 0 {
             return Ok(Err("a reserved field is not zero"));
         }
         if port == 0 && (kind != 0 || address != [0; 16]) {
@@ -88,7 +92,8 @@ impl Mkey {
         }
         let at = SocketAddr::new(Ipv6Addr::from(address).to_canonical(), port);
         let net = (port != 0).then_some((kind, at));
-        Ok(Ok(Self { exporter, slot, token, guid, in_directory, shares: flags == SHARES, net }))
+        let (shares, by_address) = (flags & SHARES != 0, flags & BY_ADDRESS != 0);
+        Ok(Ok(Self { exporter, slot, token, guid, in_directory, shares, by_address, net }))
     }
 }
 

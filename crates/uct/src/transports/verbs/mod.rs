@@ -24,6 +24,7 @@ mod events;
 mod import;
 mod md;
 pub mod mkey;
+mod odp;
 mod placer;
 mod port;
 mod queue;
@@ -41,6 +42,7 @@ use ucs::config::{AnyVar, OrAuto, Var};
 use crate::api::{Capability, Component, ComponentId, Md, MdParams, MdResource, OpenError};
 
 pub use md::VerbsMd;
+pub use odp::ODP;
 
 /// Whether memory is exported to, and imported from, processes of the same user by registering it in the importer's protection domain.
 pub const SHARE: Var<bool> = Var::new(
@@ -83,7 +85,11 @@ pub const CAPABILITIES: &[Capability] = &[
     },
     Capability { name: "mapped-view", supported: false, note: "a device moves the bytes" },
     Capability { name: "invalidate", supported: true, note: "" },
-    Capability { name: "address-bound", supported: false, note: "the pages that were mapped at the import" },
+    Capability {
+        name: "address-bound",
+        supported: false,
+        note: "the pages that were mapped at the import; the address where the memory domain says va_bound (UCX_VERBS_ODP)",
+    },
     Capability {
         name: "revocable",
         supported: true,
@@ -117,7 +123,7 @@ impl Component for VerbsComponent {
     }
 
     fn vars(&self) -> &'static [&'static dyn AnyVar] {
-        &[&SHARE, &REMOTE, &address::SERVICE_ADDRESS, &GID_INDEX]
+        &[&SHARE, &REMOTE, &ODP, &address::SERVICE_ADDRESS, &GID_INDEX]
     }
 
     fn query_mds(&self) -> Vec<MdResource> {

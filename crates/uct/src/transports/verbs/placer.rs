@@ -16,6 +16,8 @@ use crate::service::{Domain, Placed, Placement, Placer};
 #[derive(Debug)]
 pub(super) struct DevicePlacer {
     pub(super) device: Arc<Device>,
+    /// Whether its registrations name the address.
+    pub(super) by_address: bool,
 }
 
 impl DevicePlacer {
@@ -41,7 +43,7 @@ impl Placer for DevicePlacer {
         if !self.is_of(&domain.command) {
             return None;
         }
-        let access = self.device.remote_access(mem.rights().contains(Rights::WRITE));
+        let access = self.device.exported(mem.rights().contains(Rights::WRITE), self.by_address);
         let range = (mem.address(), mem.len() as u64);
         let registered = domain.command.try_clone().map_err(|error| error.to_string()).and_then(|command| {
             let registered = command::register(command.as_fd(), driver, domain.number, range, access);
@@ -175,7 +177,8 @@ mod on_a_device {
 
     #[test]
     fn what_has_ended_keeps_neither_memory_nor_the_importer_s_context() {
-        let (placer, importer, mem) = (DevicePlacer { device: Device::any() }, Device::any(), memory());
+        let (placer, importer, mem) =
+            (DevicePlacer { device: Device::any(), by_address: false }, Device::any(), memory());
         let before = testkit::open_fds();
         let asked = domain(&importer, importer.context.command_fd());
         let placed = placer.place(&asked, 7, &mem).unwrap().unwrap();
@@ -194,7 +197,8 @@ mod on_a_device {
 
     #[test]
     fn files_of_no_device_and_domains_that_are_none() {
-        let (placer, importer, mem) = (DevicePlacer { device: Device::any() }, Device::any(), memory());
+        let (placer, importer, mem) =
+            (DevicePlacer { device: Device::any(), by_address: false }, Device::any(), memory());
         let before = testkit::open_fds();
         for path in ["/dev/null", "/", "/proc/self/exe"] {
             let asked = domain(&importer, File::open(path).unwrap());

@@ -6,7 +6,7 @@
 //! # Safety
 //! A request is posted in [`Flight::post`] alone. A flight does not end before all its requests have completed, or their queue pair is
 //! destroyed. Until then its caller keeps the registrations, and may have the local range read or written so, and the remote one is
-//! exported memory.
+//! exported memory, or a mapping of the trial of on-demand paging.
 
 #![allow(unsafe_code)]
 

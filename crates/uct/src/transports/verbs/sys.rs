@@ -11,7 +11,7 @@
 mod channel;
 mod events;
 
-use std::ffi::{CStr, c_int};
+use std::ffi::{CStr, c_int, c_void};
 use std::io;
 use std::mem;
 use std::os::fd::BorrowedFd;
@@ -26,6 +26,7 @@ use rdma_core_sys::{
 };
 use rustix::io::Errno;
 use ucs::fork::{self, Generation};
+use ucs::mem::Mapping;
 
 use super::port::{Entry, Ports};
 use crate::memory::LocalMem;
@@ -180,7 +181,8 @@ impl Drop for Pd {
     }
 }
 
-/// A registration: the pages stay where they are, also when nothing is mapped there any more.
+/// A registration: the pages stay where they are, also when nothing is mapped there any more. With `IBV_ACCESS_ON_DEMAND` it is one of the
+/// address, and of whatever is mapped there.
 #[derive(Debug)]
 pub(super) struct Mr {
     raw: NonNull<ibv_mr>,
@@ -210,9 +212,20 @@ impl Mr {
     /// What they then do is what exporting memory with those rights allows (contract of [`LocalMem`]): `mem` is to be kept until the
     /// registration has ended.
     pub(super) fn remote(pd: &Arc<Pd>, mem: &LocalMem, access: ibv_access_flags) -> Result<Self, Errno> {
-        let at = ptr::with_exposed_provenance_mut(usize::try_from(mem.address()).map_err(|_| Errno::FAULT)?);
+        let at = usize::try_from(mem.address()).map_err(|_| Errno::FAULT)?;
+        Self::for_peers(pd, ptr::with_exposed_provenance_mut(at), mem.len(), access)
+    }
+
+    /// The same of a mapping of this process, whose bytes anybody may change ([`ucs::mem::SharedBytes`]). It is to be kept as long, or to be
+    /// mapped anew.
+    pub(super) fn of_mapping(pd: &Arc<Pd>, map: &Mapping, access: ibv_access_flags) -> Result<Self, Errno> {
+        let at = ptr::with_exposed_provenance_mut(map.bytes().as_ptr().expose_provenance());
+        Self::for_peers(pd, at, map.bytes().len(), access)
+    }
+
+    fn for_peers(pd: &Arc<Pd>, at: *mut c_void, len: usize, access: ibv_access_flags) -> Result<Self, Errno> {
         // SAFETY: an open domain; as in `local`, but for who reaches it.
-        let raw = unsafe { pd.context.library.ibv_reg_mr(pd.raw.as_ptr(), at, mem.len(), access) };
+        let raw = unsafe { pd.context.library.ibv_reg_mr(pd.raw.as_ptr(), at, len, access) };
         Ok(Self { raw: made(raw)?, pd: Arc::clone(pd) })
     }
 

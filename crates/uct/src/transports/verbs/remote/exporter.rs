@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use rdma_core_sys::ibv_qp_cap;
+use rdma_core_sys::{ibv_access_flags as Access, ibv_qp_cap};
 use ucs::Status;
 use ucs::fork::{self, Generation};
 
@@ -42,6 +42,8 @@ const ANSWERS: ibv_qp_cap =
 #[derive(Debug)]
 pub(in crate::transports::verbs) struct Exports {
     device: Arc<Device>,
+    /// Whether registrations name the address.
+    by_address: bool,
     table: Arc<ExportTable>,
     limits: Limits,
     guests: Mutex<HashMap<ConnId, Guest>>,
@@ -113,10 +115,12 @@ impl Drop for ForGuest {
 impl Exports {
     pub(in crate::transports::verbs) fn new(
         device: &Arc<Device>,
+        by_address: bool,
         table: &Arc<ExportTable>,
         limits: Limits,
     ) -> Self {
-        Self { device: Arc::clone(device), table: Arc::clone(table), limits, guests: Mutex::default() }
+        let (device, table) = (Arc::clone(device), Arc::clone(table));
+        Self { device, by_address, table, limits, guests: Mutex::default() }
     }
 
     fn attach(&self, conn: ConnId, subject: &Subject) -> Result<Attached, Status> {
@@ -160,7 +164,8 @@ impl Exports {
         if guest.attached.len() >= attached || guest.keys.len() >= keys {
             return Err(Status::NoResource);
         }
-        let mr = guest.register(&self.device, mem)?;
+        let access = self.device.exported(mem.rights().contains(Rights::WRITE), self.by_address);
+        let mr = guest.register(mem, access)?;
         let rkey = mr.rkey();
         let registered = Mutex::new(Some((mr, Arc::clone(mem))));
         let placement = Arc::new(ForGuest { generation: fork::generation(), registered });
@@ -178,7 +183,7 @@ impl Exports {
         let lane = guest.lanes.get_mut(usize::from(lane)).ok_or(Status::InvalidParam)?;
         *lane = None; // it has failed, or its importer would not ask
         let cq = Cq::new(&self.device.context, 1).map_err(|errno| no_resource("ibv_create_cq", errno))?;
-        let unconnected = self.device.queue_pair_in(&guest.pd, cq, ANSWERS, self.device.remote_access(true));
+        let unconnected = self.device.queue_pair_in(&guest.pd, cq, ANSWERS, self.device.peers());
         let unconnected = unconnected.map_err(|errno| no_resource("ibv_create_qp", errno))?;
         let address = unconnected.address();
         *lane = Some(unconnected.connect(peer).map_err(|errno| {
@@ -213,8 +218,7 @@ fn no_resource(call: &str, errno: rustix::io::Errno) -> Status {
 
 impl Guest {
     /// Registers memory in its domain, under a key that it has never had.
-    fn register(&mut self, device: &Device, mem: &Arc<LocalMem>) -> Result<Mr, Status> {
-        let access = device.remote_access(mem.rights().contains(Rights::WRITE));
+    fn register(&mut self, mem: &Arc<LocalMem>, access: Access) -> Result<Mr, Status> {
         let mut had_before = Vec::new(); // as long as these are there, their keys are taken
         for _ in 0..TRIES {
             let mr = Mr::remote(&self.pd, mem, access).map_err(|errno| no_resource("ibv_reg_mr", errno))?;

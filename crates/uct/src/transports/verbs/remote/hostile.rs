@@ -45,7 +45,7 @@ impl Exporter {
     fn with(limits: Limits) -> Self {
         let device = Device::any();
         let table = Arc::new(ExportTable::new(Duration::from_secs(5)).unwrap());
-        let exports = Arc::new(Exports::new(&device, &table, limits));
+        let exports = Arc::new(Exports::new(&device, false, &table, limits));
         Self { device, table, exports }
     }
 

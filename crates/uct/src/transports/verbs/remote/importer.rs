@@ -64,6 +64,8 @@ pub(in crate::transports::verbs) struct At<'a> {
     pub(in crate::transports::verbs) address: SocketAddr,
     pub(in crate::transports::verbs) kind: u16,
     pub(in crate::transports::verbs) guid: [u8; 8],
+    /// Whether its exporter's registrations reach whatever is mapped at the address.
+    pub(in crate::transports::verbs) by_address: bool,
 }
 
 impl Importers {
@@ -108,6 +110,7 @@ impl Importers {
             address: claim.address,
             len: claim.length,
             rights: attached.rights,
+            by_address: at.by_address,
             patience: self.patience,
             is_over: AtomicBool::new(false),
             generation: fork::generation(),
@@ -147,6 +150,8 @@ pub(in crate::transports::verbs) struct RemoteImport {
     address: u64,
     len: u64,
     rights: Rights,
+    /// Whether the registration reaches whatever is mapped at the address.
+    by_address: bool,
     patience: Duration,
     /// The exporter's device has refused its key.
     is_over: AtomicBool,
@@ -225,25 +230,24 @@ impl RemoteImport {
     /// Takes note of what the exporter's device says.
     fn noted(&self, error: AccessError) -> AccessError {
         match error {
-            error @ AccessError::Stale { why: StaleReason::Revoked, .. } => {
+            error @ AccessError::Stale { why: StaleReason::Revoked, .. } if !self.by_address => {
                 self.is_over.store(true, Ordering::Release);
                 error
             }
+            // Or nothing is mapped there now: something may be again.
+            AccessError::Stale { done, why: StaleReason::Revoked } => {
+                AccessError::Stale { done, why: self.asked_why().unwrap_or(StaleReason::Unmapped) }
+            }
             // Its queue pairs ended with it, perhaps before its connection; or its device says nothing of a registration that was ended just now.
             AccessError::Device { done, why } => match self.asked_why() {
-                Some(why) => {
-                    if why == StaleReason::Revoked {
-                        self.is_over.store(true, Ordering::Release);
-                    }
-                    AccessError::Stale { done, why }
-                }
+                Some(why) => AccessError::Stale { done, why },
                 None => AccessError::Device { done, why },
             },
             error => error,
         }
     }
 
-    /// Why a device has failed, if that is because the export is over: by the exporter's own word.
+    /// Why a device has failed, if that is because the export is over: by the exporter's own word, of which note is taken.
     fn asked_why(&self) -> Option<StaleReason> {
         if self.peer.link.has_ended() {
             return Some(StaleReason::ExporterGone);
@@ -255,6 +259,7 @@ impl RemoteImport {
                 None
             }
             Err(NetError::Stale { .. } | NetError::Refused { status: Status::Stale, .. }) => {
+                self.is_over.store(true, Ordering::Release);
                 Some(StaleReason::Revoked)
             }
             Err(_) => self.peer.link.has_ended().then_some(StaleReason::ExporterGone),
@@ -453,7 +458,8 @@ impl Attachment for RemoteImport {
     fn check(&self) -> Result<(), StaleReason> {
         self.known()?;
         match self.read(0, &mut [0]) {
-            Err(AccessError::Stale { why, .. }) => Err(why),
+            // What is not mapped may be again: the export lives.
+            Err(AccessError::Stale { why, .. }) if why != StaleReason::Unmapped => Err(why),
             _ => Ok(()), // a device that has failed does not tell
         }
     }
