@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use ucs::mem::shared::BoundsError;
 
+use super::device::Device;
 use super::queue;
 use crate::api::{AmoOp, AtomicOp};
 use crate::memory::{AccessError, DeviceReason};
@@ -22,9 +23,16 @@ pub(super) enum Step {
     Cswap { expected: u64, new: u64 },
 }
 
-/// Why there are none.
-pub(super) fn none() -> AccessError {
-    AccessError::Unsupported { why: "a device does atomics with UCX_ATOMIC_MODE=device only" }
+/// Whether there are any, by this device on memory that is registered so.
+pub(super) fn check(device: &Device, by_address: bool) -> Result<(), AccessError> {
+    let why = match (device.does_atomics, by_address) {
+        (false, _) => "a device does atomics with UCX_ATOMIC_MODE=device only",
+        (true, true) => {
+            "there are no atomics on memory that a device reaches by its address: have the exporter set UCX_VERBS_ODP=n"
+        }
+        (true, false) => return Ok(()),
+    };
+    Err(AccessError::Unsupported { why })
 }
 
 /// The operation, on a word that is aligned: by its address in the owner's memory, which is at `address`.

@@ -188,9 +188,7 @@ impl Attachment for VerbsImport {
     }
 
     fn atomic(&self, offset: u64, op: AtomicOp) -> Result<u64, AccessError> {
-        if !self.device.does_atomics {
-            return Err(atomic::none());
-        }
+        atomic::check(&self.device, self.by_address)?;
         self.rights.check_write()?;
         check_range(offset, op.size(), self.len)?;
         let op = atomic::operation(op, self.address, offset)?;

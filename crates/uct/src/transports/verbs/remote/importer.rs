@@ -369,18 +369,16 @@ impl Attachment for RemoteImport {
     }
 
     fn atomic(&self, offset: u64, op: AtomicOp) -> Result<u64, AccessError> {
-        if !self.device.does_atomics {
-            return Err(atomic::none());
-        }
+        atomic::check(&self.device, self.by_address)?;
         self.rights.check_write()?;
         check_range(offset, op.size(), self.len)?;
         let op = atomic::operation(op, self.address, offset)?;
         self.known().map_err(AccessError::stale)?;
         let remote = self.remote(offset);
         atomic::run(op, |step| self.peer.queue.atomic(step, remote, self)).map_err(|error| match error {
-            // That is also what a device says that has no atomics, or whose exporter allows none: it is asked which.
+            // That is also what a device says that has no atomics: it is asked which.
             AccessError::Stale { why: StaleReason::Revoked, .. } => match self.asked_why() {
-                Some(why) => self.noted(AccessError::stale(why)),
+                Some(why) => AccessError::stale(why),
                 None => AccessError::Unsupported { why: "the exporter's device has no atomics" },
             },
             error => self.noted(error),

@@ -12,7 +12,7 @@ use ucs::config::Config;
 use ucs::time::Deadline;
 
 use super::*;
-use crate::api::{AttachRequest, Attachment, Component, Md, MdFlags, MdParams, PackFlags};
+use crate::api::{AmoOp, AtomicOp, AttachRequest, Attachment, Component, Md, MdFlags, MdParams, PackFlags};
 use crate::export::{Export, ExportTable};
 use crate::memory::{LocalMem, RawMem, Rights, StaleReason};
 use crate::service::Service;
@@ -75,9 +75,12 @@ const PAGES: usize = 3;
 
 impl World {
     fn new(by_address: bool, settings: &[(&'static str, &'static str)]) -> Self {
+        Self::of(Device::any(), by_address, settings)
+    }
+
+    fn of(device: Arc<Device>, by_address: bool, settings: &[(&'static str, &'static str)]) -> Self {
         let tried = if by_address { Ok(()) } else { Err(Unproven::SwitchedOff) };
         let [there, here] = [(); 2].map(|()| params(settings));
-        let device = Device::any();
         let piece = (128 << device.port.mtu.0).min(page_size()); // IBV_MTU_256 is 1 (`<infiniband/verbs.h>`)
         if std::env::var_os("RUCX_LONG_PACKETS").is_some() {
             assert_eq!(piece, page_size());
@@ -174,6 +177,26 @@ fn what_is_mapped_anew_is_reached_by_address_and_not_where_it_is_pinned() {
             for round in 1..=5 {
                 world.map_anew();
                 assert_eq!(world.reaches(10 * round), [by_address; 2], "in round {round} with {settings:?}");
+            }
+        }
+    }
+}
+
+/// Whether a device does atomics right on what it reaches by its address, no trial has shown.
+#[test]
+fn what_is_atomic_is_pinned() {
+    for settings in [NEARBY, &[]] {
+        for by_address in [true, false] {
+            let mut device = Device::any();
+            Arc::get_mut(&mut device).unwrap().does_atomics = true;
+            let world = World::of(device, by_address, settings);
+            world.mem.write(8, &5_u64.to_ne_bytes()).unwrap();
+            let answer = world.memory.atomic(8, AtomicOp::U64(AmoOp::Add(2)));
+            if by_address {
+                let error = answer.unwrap_err();
+                assert!(error.to_string().contains("UCX_VERBS_ODP=n"), "{error}");
+            } else {
+                assert_eq!(answer, Ok(5));
             }
         }
     }
