@@ -24,6 +24,16 @@ pub(super) enum Side<E> {
     Target(E),
 }
 
+impl Side<AccessError> {
+    /// The error of an operation on attached memory whose operand is the other one: the source of a put, the target of a get.
+    pub(super) fn of_operation(self, way: Way) -> AccessError {
+        match (self, way) {
+            (Self::Target(error), Way::Put) | (Self::Source(error), Way::Get) => error,
+            (Self::Source(error) | Self::Target(error), _) => error.of_imported_operand(),
+        }
+    }
+}
+
 /// A part of memory of another machine.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Far<'a> {

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use rdma_core_sys::ibv_wc_status;
 
 use super::atomic;
-use super::between::{self, Far, Side};
+use super::between::{self, Far};
 use super::command;
 use super::device::Device;
 use super::md::VerbsMemh;
@@ -230,10 +230,7 @@ impl Attachment for VerbsImport {
             return Some(Err(error));
         }
         let moved = between::direct(Way::Get, (self, offset), Far { import: far, offset: at }, len);
-        Some(moved.map_err(|error| match error {
-            Side::Source(error) => error.of_imported_operand(),
-            Side::Target(error) => error,
-        }))
+        Some(moved.map_err(|error| error.of_operation(Way::Put)))
     }
 
     fn get_attached(
@@ -247,10 +244,7 @@ impl Attachment for VerbsImport {
             return Some(Err(error.of_imported_operand()));
         }
         let moved = between::direct(Way::Put, (self, offset), Far { import: far, offset: at }, len);
-        Some(moved.map_err(|error| match error {
-            Side::Source(error) => error,
-            Side::Target(error) => error.of_imported_operand(),
-        }))
+        Some(moved.map_err(|error| error.of_operation(Way::Get)))
     }
 
     fn check(&self) -> Result<(), StaleReason> {

@@ -281,10 +281,10 @@ impl RemoteImport {
         self.during(|| unsafe { self.peer.queue.registered(way, near, remote, len, self) })
     }
 
-    /// Copies between this and other attached memory, to this one where it `is_put`, if they have a way of their own.
+    /// Copies between this and other attached memory, if they have a way of their own.
     fn with_attached(
         &self,
-        is_put: bool,
+        way: Way,
         offset: u64,
         (other, at): (&(dyn Attachment + 'static), u64),
         len: usize,
@@ -293,7 +293,7 @@ impl RemoteImport {
             return Some(Err(error));
         }
         let here = Far { import: self, offset };
-        let (way, other_any) = (if is_put { Way::Put } else { Way::Get }, other as &dyn Any);
+        let other_any = other as &dyn Any;
         let moved = if let Some(near) =
             other_any.downcast_ref::<VerbsImport>().filter(|near| near.is_of(&self.device))
         {
@@ -304,22 +304,16 @@ impl RemoteImport {
                 return Some(Err(error.of_imported_operand()));
             }
             let there = Far { import: far, offset: at };
-            let relayed =
-                if is_put { between::relay(there, here, len) } else { between::relay(here, there, len) };
-            relayed?.map_err(|error| match error {
-                Side::Source(error) => {
-                    Side::Source(if is_put { far.noted(error) } else { self.noted(error) })
-                }
-                Side::Target(error) => {
-                    Side::Target(if is_put { self.noted(error) } else { far.noted(error) })
-                }
+            let (from, to) = match way {
+                Way::Put => (there, here),
+                Way::Get => (here, there),
+            };
+            between::relay(from, to, len)?.map_err(|error| match error {
+                Side::Source(error) => Side::Source(from.import.noted(error)),
+                Side::Target(error) => Side::Target(to.import.noted(error)),
             })
         };
-        Some(moved.map_err(|error| match error {
-            Side::Target(error) if is_put => error,
-            Side::Source(error) if !is_put => error,
-            Side::Source(error) | Side::Target(error) => error.of_imported_operand(),
-        }))
+        Some(moved.map_err(|error| error.of_operation(way)))
     }
 
     /// Moves an operand of `len` bytes at `local`.
@@ -420,7 +414,7 @@ impl Attachment for RemoteImport {
         if len == 0 {
             return None;
         }
-        self.with_attached(true, offset, from, len).or_else(|| {
+        self.with_attached(Way::Put, offset, from, len).or_else(|| {
             let (memory, at) = from;
             Some(self.during(|| {
                 self.peer.queue.write_from(self.remote(offset), len, self, |begin, part| {
@@ -442,7 +436,7 @@ impl Attachment for RemoteImport {
         if len == 0 {
             return None;
         }
-        self.with_attached(false, offset, to, len).or_else(|| {
+        self.with_attached(Way::Get, offset, to, len).or_else(|| {
             let (memory, at) = to;
             Some(self.during(|| {
                 self.peer.queue.read_into(self.remote(offset), len, self, |begin, part| {
