@@ -26,7 +26,7 @@ pub mod wire;
 pub use arrivals::{Arrival, Door};
 pub use client::{ConnectError, Connection, Granted};
 pub use listener::{ListenError, Listener};
-pub use net::{ConnId, NetError, NetLink, NetListenError, Responder, Secret};
+pub use net::{ConnId, NetCall, NetError, NetLink, NetListenError, Responder, Secret};
 pub use peers::{Connected, Exporter, Grant, Link, Peer};
 pub use placing::{Domain, Placed, Placement, Placer};
 pub use server::{Service, ServiceError};

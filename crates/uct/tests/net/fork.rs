@@ -8,7 +8,7 @@ use std::time::Duration;
 use testkit::{Child, Role, role};
 use ucs::Status;
 use ucs::time::Deadline;
-use uct::service::NetError;
+use uct::service::{NetCall, NetError};
 
 use super::faults::hex;
 use super::peer::{At, LOCAL, Serving, call, token, until};
@@ -43,7 +43,12 @@ pub fn forking() {
                 other.call(&serving.service, LONG).unwrap_err().status(),
                 serving
                     .service
-                    .call_net(&[1; 16], &[], 3, b"", &token(), b"", &Deadline::after(LONG))
+                    .call_net(
+                        &[1; 16],
+                        &[],
+                        &NetCall { kind: 3, subject: b"", token: &token(), request: b"" },
+                        &Deadline::after(LONG),
+                    )
                     .unwrap_err()
                     .status(),
                 call(&link, LONG).unwrap_err().status(),

@@ -15,7 +15,7 @@ use uct::export::{ExportTable, Token};
 use uct::service::net::wire::{
     Call, Greeting, HEADER_LEN, Hello, MAC_LEN, Reply, Verdict, WELCOME_LEN, Welcome,
 };
-use uct::service::{ConnId, NetError, NetLink, Responder, Secret, Service};
+use uct::service::{ConnId, NetCall, NetError, NetLink, Responder, Secret, Service};
 
 pub const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
@@ -123,7 +123,12 @@ impl At {
 
     pub fn call(&self, by: &Service, within: Duration) -> Result<(Arc<NetLink>, Vec<u8>), NetError> {
         let deadline = Deadline::after(within);
-        by.call_net(&self.uuid, &[self.address()], 3, b"region", &token(), b"hello", &deadline)
+        by.call_net(
+            &self.uuid,
+            &[self.address()],
+            &NetCall { kind: 3, subject: b"region", token: &token(), request: b"hello" },
+            &deadline,
+        )
     }
 }
 
@@ -132,7 +137,7 @@ pub fn call(link: &NetLink, within: Duration) -> Result<Vec<u8>, NetError> {
 }
 
 pub fn call_with(link: &NetLink, request: &[u8], within: Duration) -> Result<Vec<u8>, NetError> {
-    link.call(3, b"region", &token(), request, &Deadline::after(within))
+    link.call(&NetCall { kind: 3, subject: b"region", token: &token(), request }, &Deadline::after(within))
 }
 
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) {

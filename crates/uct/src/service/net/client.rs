@@ -13,7 +13,7 @@ use ucs::mem::MemError;
 use ucs::time::Deadline;
 
 use super::error::NetError;
-use super::links::Asked;
+use super::links::NetCall;
 use super::socket;
 use super::wire::{
     Call, DecodeError, Greeting, HEADER_LEN, Hello, MAC_LEN, MAX_BODY, MAX_SUBJECT, Reply, Verdict,
@@ -93,12 +93,12 @@ impl Stream {
 
     /// Calls, and waits for the answer. [`NetError::Closed`]: not all of the call was sent, so it was not taken. Other errors that
     /// do not come from the peer leave that open.
-    pub(super) fn call(&mut self, asked: &Asked<'_>, deadline: &Deadline) -> Result<Vec<u8>, NetError> {
-        let (token, address) = (asked.token, self.peer);
+    pub(super) fn call(&mut self, call: &NetCall<'_>, deadline: &Deadline) -> Result<Vec<u8>, NetError> {
+        let (token, address) = (call.token, self.peer);
         while self.untaken >= MAX_UNTAKEN {
             self.take_one(deadline)?;
         }
-        let (call_mac, bytes) = self.next(asked)?;
+        let (call_mac, bytes) = self.next(call)?;
         let sequence = self.sequence;
         self.is_broken = true;
         self.write(&bytes, deadline)?;
@@ -133,12 +133,12 @@ impl Stream {
 
     /// Calls, and waits for nothing: whatever the answer is, it is taken before the next one. `false`: that cannot be done now, and nothing
     /// is sent.
-    pub(super) fn tell(&mut self, asked: &Asked<'_>) -> Result<bool, NetError> {
+    pub(super) fn tell(&mut self, call: &NetCall<'_>) -> Result<bool, NetError> {
         if self.untaken >= MAX_UNTAKEN {
             return Ok(false);
         }
         let before = self.sequence;
-        let (_, bytes) = self.next(asked)?;
+        let (_, bytes) = self.next(call)?;
         match send(&*self.socket, &bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
             Ok(sent) if sent == bytes.len() => {
                 self.untaken += 1;
@@ -153,19 +153,19 @@ impl Stream {
     }
 
     /// The next call, and its proof.
-    fn next(&mut self, asked: &Asked<'_>) -> Result<([u8; MAC_LEN], Vec<u8>), NetError> {
-        let Asked { kind, subject, token, request } = *asked;
+    fn next(&mut self, call: &NetCall<'_>) -> Result<([u8; MAC_LEN], Vec<u8>), NetError> {
+        let NetCall { kind, subject, token, request } = *call;
         let closed = NetError::Closed { address: self.peer };
         // A number is used once: after the last there is none.
         let Some(sequence) = self.sequence.checked_add(1) else { return Err(closed) };
-        let mut call = Call { sequence, kind, subject, request, mac: [0; MAC_LEN] };
-        self.greeting.prove(token, &mut call);
-        let bytes = call.encode().map_err(|_| too_long(asked))?;
+        let mut message = Call { sequence, kind, subject, request, mac: [0; MAC_LEN] };
+        self.greeting.prove(token, &mut message);
+        let bytes = message.encode().map_err(|_| too_long(call))?;
         if self.has_ended() {
             return Err(closed);
         }
         self.sequence = sequence;
-        Ok((call.mac, bytes))
+        Ok((message.mac, bytes))
     }
 
     /// Ends it for all who have it open, a fork's child included.
@@ -248,10 +248,10 @@ impl Stream {
     }
 }
 
-fn too_long(asked: &Asked<'_>) -> NetError {
-    if asked.subject.len() > MAX_SUBJECT {
-        NetError::TooLong { what: "subject", found: asked.subject.len(), most: MAX_SUBJECT }
+fn too_long(call: &NetCall<'_>) -> NetError {
+    if call.subject.len() > MAX_SUBJECT {
+        NetError::TooLong { what: "subject", found: call.subject.len(), most: MAX_SUBJECT }
     } else {
-        NetError::TooLong { what: "request", found: asked.request.len(), most: MAX_BODY }
+        NetError::TooLong { what: "request", found: call.request.len(), most: MAX_BODY }
     }
 }

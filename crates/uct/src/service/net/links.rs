@@ -20,13 +20,17 @@ use crate::export::{PeerState, Token};
 use crate::service::server::{Service, ServiceError};
 use crate::service::watch::{Watch, Watching};
 
-/// A call.
+/// A call: what another context is asked for. The token is not sent: that it is had is proven by it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked<'a> {
-    pub(super) kind: u16,
-    pub(super) subject: &'a [u8],
-    pub(super) token: &'a Token,
-    pub(super) request: &'a [u8],
+pub struct NetCall<'a> {
+    /// Whom: the number of the one that answers, which [`Service::respond`] has been given.
+    pub kind: u16,
+    /// Of what: an export, say. Who answers knows the token of it.
+    pub subject: &'a [u8],
+    /// The token of the subject.
+    pub token: &'a Token,
+    /// For what.
+    pub request: &'a [u8],
 }
 
 /// A connection to another context. Send + Sync: calls come one after the other. Its end tells the other side that this one needs
@@ -57,18 +61,7 @@ impl NetLink {
     ///
     /// # Errors
     /// [`NetError`]. After one by which the stream may be out of step, the connection is of no further use.
-    pub fn call(
-        &self,
-        kind: u16,
-        subject: &[u8],
-        token: &Token,
-        request: &[u8],
-        deadline: &Deadline,
-    ) -> Result<Vec<u8>, NetError> {
-        self.ask(&Asked { kind, subject, token, request }, deadline)
-    }
-
-    fn ask(&self, asked: &Asked<'_>, deadline: &Deadline) -> Result<Vec<u8>, NetError> {
+    pub fn call(&self, call: &NetCall<'_>, deadline: &Deadline) -> Result<Vec<u8>, NetError> {
         if !self.generation.is_current() {
             return Err(ServiceError::Forked.into());
         }
@@ -82,7 +75,7 @@ impl NetLink {
         if deadline.left().is_none() {
             return Err(waited());
         }
-        let answer = stream.call(asked, deadline);
+        let answer = stream.call(call, deadline);
         match &answer {
             Ok(_) => {}
             Err(
@@ -105,12 +98,12 @@ impl NetLink {
     /// A call whose answer nobody waits for: it has gone when this returns `true`. Otherwise it could not be sent at once, or within
     /// `patience` where other calls are on their way, and was not.
     #[must_use]
-    pub fn tell(&self, kind: u16, subject: &[u8], token: &Token, request: &[u8], patience: Duration) -> bool {
+    pub fn tell(&self, call: &NetCall<'_>, patience: Duration) -> bool {
         if !self.generation.is_current() {
             return false;
         }
         let Some(mut stream) = self.stream.try_lock_for(patience) else { return false };
-        let told = stream.tell(&Asked { kind, subject, token, request });
+        let told = stream.tell(call);
         if told.is_err() {
             stream.shut_down();
             self.state.set_gone();
@@ -184,7 +177,7 @@ impl Links {
         service: &Service,
         uuid: &[u8; 16],
         addresses: &[SocketAddr],
-        asked: &Asked<'_>,
+        call: &NetCall<'_>,
         deadline: &Deadline,
     ) -> Result<(Arc<NetLink>, Vec<u8>), NetError> {
         let first = *addresses.first().ok_or(NetError::NoAddress)?;
@@ -200,14 +193,14 @@ impl Links {
         let waited = || NetError::TimedOut { address: first, waited: deadline.elapsed() };
         let mut entry = locked.ok_or_else(waited)?;
         if let Some(link) = entry.upgrade().filter(|link| !link.state.is_gone()) {
-            match link.ask(asked, deadline) {
+            match link.call(call, deadline) {
                 // It went before the call was sent: perhaps the peer answers on a new connection. One that may have been taken is
                 // not sent again.
                 Err(NetError::Closed { .. }) => {}
                 answer => return answer.map(|reply| (link, reply)),
             }
         }
-        let (link, reply) = call_alone(service, uuid, addresses, asked, deadline)?;
+        let (link, reply) = call_alone(service, uuid, addresses, call, deadline)?;
         *entry = Arc::downgrade(&link);
         Ok((link, reply))
     }
@@ -218,11 +211,11 @@ pub(super) fn call_alone(
     service: &Service,
     uuid: &[u8; 16],
     addresses: &[SocketAddr],
-    asked: &Asked<'_>,
+    call: &NetCall<'_>,
     deadline: &Deadline,
 ) -> Result<(Arc<NetLink>, Vec<u8>), NetError> {
     let link = Arc::new(NetLink::new(service, find(uuid, addresses, deadline)?)?);
-    let reply = link.ask(asked, deadline)?;
+    let reply = link.call(call, deadline)?;
     Ok((link, reply))
 }
 

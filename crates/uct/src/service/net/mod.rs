@@ -25,14 +25,14 @@ use ucs::time::Deadline;
 
 pub use conn::MAX_FAILURES;
 pub use error::{NetError, NetListenError};
-pub use links::NetLink;
+pub use links::{NetCall, NetLink};
 pub(super) use server::NetServer;
 pub(super) use socket::NetListener;
 
 use super::server::{Service, ServiceError};
 use super::watch::Watches;
 use crate::export::Token;
-use links::{Asked, Links};
+use links::Links;
 
 /// A connection of a peer: no two of a context have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -148,20 +148,15 @@ impl Service {
     ///
     /// # Errors
     /// [`NetError`].
-    #[allow(clippy::too_many_arguments)] // all of them name one call
     pub fn call_net(
         &self,
         uuid: &[u8; 16],
         addresses: &[SocketAddr],
-        kind: u16,
-        subject: &[u8],
-        token: &Token,
-        request: &[u8],
+        call: &NetCall<'_>,
         deadline: &Deadline,
     ) -> Result<(Arc<NetLink>, Vec<u8>), NetError> {
         self.check_generation()?;
-        let asked = Asked { kind, subject, token, request };
-        self.net.links.call(self, uuid, addresses, &asked, deadline)
+        self.net.links.call(self, uuid, addresses, call, deadline)
     }
 
     /// As [`Service::call_net`], on a connection that nobody else calls on: a call that is refused, or that nobody answers in time, harms
@@ -169,19 +164,14 @@ impl Service {
     ///
     /// # Errors
     /// [`NetError`].
-    #[allow(clippy::too_many_arguments)] // as above
     pub fn call_net_alone(
         &self,
         uuid: &[u8; 16],
         addresses: &[SocketAddr],
-        kind: u16,
-        subject: &[u8],
-        token: &Token,
-        request: &[u8],
+        call: &NetCall<'_>,
         deadline: &Deadline,
     ) -> Result<(Arc<NetLink>, Vec<u8>), NetError> {
         self.check_generation()?;
-        let asked = Asked { kind, subject, token, request };
-        links::call_alone(self, uuid, addresses, &asked, deadline)
+        links::call_alone(self, uuid, addresses, call, deadline)
     }
 }

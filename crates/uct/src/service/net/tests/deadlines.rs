@@ -5,7 +5,8 @@ use super::*;
 /// Calls whoever listens there, with this patience, and wants to hear that it was too late, in time.
 fn is_late(at: &[SocketAddr], patience: Duration) {
     let (client, begin) = (service(), Instant::now());
-    let answer = client.call_net(&[1; 16], at, 3, b"region", &token(), b"", &Deadline::after(patience));
+    let answer =
+        client.call_net(&[1; 16], at, &asks(3, b"region", &token(), b""), &Deadline::after(patience));
     let error = answer.unwrap_err();
     assert!(matches!(error, NetError::TimedOut { .. }), "{error}");
     assert!(begin.elapsed() >= patience && begin.elapsed() < patience + Duration::from_secs(2));
@@ -98,7 +99,7 @@ fn an_address_that_is_silent_leaves_time_for_the_next() {
     let at = [silent, pair.at[0]];
     let deadline = Deadline::after(Duration::from_secs(4));
     let (link, reply) =
-        pair.client.call_net(&pair.uuid, &at, 3, b"region", &token(), b"hello", &deadline).unwrap();
+        pair.client.call_net(&pair.uuid, &at, &asks(3, b"region", &token(), b"hello"), &deadline).unwrap();
     assert_eq!((link.peer_addr(), reply), (pair.at[0], b"hello".to_vec()));
 }
 
@@ -116,16 +117,17 @@ fn who_waits_for_another_s_call_waits_no_longer_than_asked() {
         let _ = stay.recv();
     });
     let client = service();
-    let (link, _) = client.call_net(&[1; 16], &[at], 3, b"", &token(), b"", &soon()).unwrap();
+    let (link, _) = client.call_net(&[1; 16], &[at], &asks(3, b"", &token(), b""), &soon()).unwrap();
     let long = Deadline::after(Duration::from_secs(4));
     std::thread::scope(|scope| {
-        let first = scope.spawn(|| client.call_net(&[1; 16], &[at], 3, b"", &token(), b"", &long));
+        let first = scope.spawn(|| client.call_net(&[1; 16], &[at], &asks(3, b"", &token(), b""), &long));
         std::thread::sleep(PATIENCE);
         let begin = Instant::now();
         for _ in 0..2 {
-            let second = link.call(3, b"", &token(), b"", &Deadline::after(PATIENCE));
+            let second = link.call(&asks(3, b"", &token(), b""), &Deadline::after(PATIENCE));
             assert!(matches!(second, Err(NetError::TimedOut { .. })), "{second:?}");
-            let shared = client.call_net(&[1; 16], &[at], 3, b"", &token(), b"", &Deadline::after(PATIENCE));
+            let shared =
+                client.call_net(&[1; 16], &[at], &asks(3, b"", &token(), b""), &Deadline::after(PATIENCE));
             assert!(matches!(shared, Err(NetError::TimedOut { .. })), "{shared:?}");
         }
         assert!(begin.elapsed() < Duration::from_secs(3) && !first.is_finished());
@@ -139,8 +141,8 @@ fn who_waits_for_another_s_call_waits_no_longer_than_asked() {
 fn a_call_in_no_time_leaves_the_connection_as_it_is() {
     let pair = pair(LOCAL);
     let (link, _) = pair.call(b"region", &token()).unwrap();
-    let late = link.call(3, b"region", &token(), b"late", &Deadline::after(Duration::ZERO));
+    let late = link.call(&asks(3, b"region", &token(), b"late"), &Deadline::after(Duration::ZERO));
     assert!(matches!(late, Err(NetError::TimedOut { .. })), "{late:?}");
-    assert_eq!(link.call(3, b"region", &token(), b"more", &soon()).unwrap(), b"more");
+    assert_eq!(link.call(&asks(3, b"region", &token(), b"more"), &soon()).unwrap(), b"more");
     assert_eq!(*pair.echo.calls.lock(), [b"hello".to_vec(), b"more".to_vec()]);
 }

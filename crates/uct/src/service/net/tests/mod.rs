@@ -18,6 +18,10 @@ use ucs::time::Deadline;
 
 use super::wire::*;
 use super::*;
+
+fn asks<'a>(kind: u16, subject: &'a [u8], token: &'a Token, request: &'a [u8]) -> NetCall<'a> {
+    NetCall { kind, subject, token, request }
+}
 use crate::export::ExportTable;
 
 const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -101,7 +105,7 @@ fn pair(address: IpAddr) -> Pair {
 
 impl Pair {
     fn call(&self, subject: &[u8], token: &Token) -> Result<(Arc<NetLink>, Vec<u8>), NetError> {
-        self.client.call_net(&self.uuid, &self.at, 3, subject, token, b"hello", &soon())
+        self.client.call_net(&self.uuid, &self.at, &asks(3, subject, token, b"hello"), &soon())
     }
 }
 
@@ -114,7 +118,7 @@ fn calls_share_a_connection_and_its_end_is_told_once() {
         assert_eq!(reply, b"hello");
         let (same, _) = pair.call(b"region", &token()).unwrap();
         assert!(Arc::ptr_eq(&link, &same));
-        let busy = link.call(3, b"region", &token(), b"busy", &soon()).unwrap_err();
+        let busy = link.call(&asks(3, b"region", &token(), b"busy"), &soon()).unwrap_err();
         assert_eq!(busy.status(), Status::Busy);
         assert_eq!(link.peer_addr(), pair.at[0]);
         assert!(!link.state().is_gone() && pair.echo.ended.lock().is_empty());
@@ -135,9 +139,9 @@ fn refusals_say_no_more_than_is_known() {
     assert_eq!(pair.call(b"revoked", &token()).unwrap_err(), NetError::Stale { address });
     let wrong = pair.call(b"revoked", &Token::from_bytes([8; 16])).unwrap_err();
     assert_eq!(wrong, NetError::Denied { address });
-    let nobody = pair.client.call_net(&pair.uuid, &pair.at, 4, b"region", &token(), b"", &soon());
+    let nobody = pair.client.call_net(&pair.uuid, &pair.at, &asks(4, b"region", &token(), b""), &soon());
     assert_eq!(nobody.unwrap_err(), NetError::Unknown { address });
-    let other = pair.client.call_net(&[9; 16], &pair.at, 3, b"region", &token(), b"", &soon());
+    let other = pair.client.call_net(&[9; 16], &pair.at, &asks(3, b"region", &token(), b""), &soon());
     assert_eq!(other.unwrap_err(), NetError::OtherContext { address });
     assert_eq!(pair.echo.calls(), 0);
 }
@@ -169,7 +173,7 @@ fn errors_have_a_status_and_a_remedy() {
 #[test]
 fn the_end_of_a_service_is_told_to_its_callers() {
     let Pair { server, client, echo, uuid, at } = pair(LOCAL);
-    let (link, _) = client.call_net(&uuid, &at, 3, b"region", &token(), b"", &soon()).unwrap();
+    let (link, _) = client.call_net(&uuid, &at, &asks(3, b"region", &token(), b""), &soon()).unwrap();
     let state = Arc::default();
     let _watching = link.watch(&client, &state).unwrap();
     drop(server);
@@ -237,7 +241,7 @@ fn a_call_alone_harms_no_other_when_it_is_refused() {
     let pair = pair(LOCAL);
     let (link, _) = pair.call(b"region", &token()).unwrap();
     let alone = |token: &Token| {
-        pair.client.call_net_alone(&pair.uuid, &pair.at, 3, b"region", token, b"alone", &soon())
+        pair.client.call_net_alone(&pair.uuid, &pair.at, &asks(3, b"region", token, b"alone"), &soon())
     };
     for _ in 0..2 * MAX_FAILURES {
         assert_eq!(alone(&Token::from_bytes([8; 16])).unwrap_err().status(), Status::AccessDenied);
@@ -247,7 +251,7 @@ fn a_call_alone_harms_no_other_when_it_is_refused() {
     assert!(!Arc::ptr_eq(&link, &other) && !link.state().is_gone());
     drop(other);
     until("the end of that one is told", || pair.echo.ended.lock().len() == 1);
-    assert_eq!(link.call(3, b"region", &token(), b"here", &soon()).unwrap(), b"here");
+    assert_eq!(link.call(&asks(3, b"region", &token(), b"here"), &soon()).unwrap(), b"here");
 }
 
 #[test]

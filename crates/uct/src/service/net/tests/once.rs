@@ -1,7 +1,6 @@
 //! A call is taken once at most, whatever becomes of its connection; and what a responder does harms no other.
 
 use super::client::Stream;
-use super::links::Asked;
 use super::*;
 
 /// Answers a call with the token.
@@ -26,8 +25,8 @@ fn a_call_that_may_have_been_taken_is_not_sent_again() {
         drop(stream);
         listener
     });
-    let (link, _) = client.call_net(&[1; 16], &at, 3, b"", &token(), b"", &soon()).unwrap();
-    let second = client.call_net(&[1; 16], &at, 3, b"", &token(), b"once", &soon());
+    let (link, _) = client.call_net(&[1; 16], &at, &asks(3, b"", &token(), b""), &soon()).unwrap();
+    let second = client.call_net(&[1; 16], &at, &asks(3, b"", &token(), b"once"), &soon());
     assert_eq!(second.unwrap_err(), NetError::Unanswered { address: at[0] });
     assert!(link.state().is_gone());
     let listener = server.join().unwrap();
@@ -47,7 +46,7 @@ fn a_call_to_an_ended_connection_is_not_sent() {
         stream
     });
     let mut stream = Stream::open(&[1; 16], at, &soon()).unwrap();
-    let asked = Asked { kind: 3, subject: b"", token: &token(), request: b"" };
+    let asked = NetCall { kind: 3, subject: b"", token: &token(), request: b"" };
     stream.call(&asked, &soon()).unwrap();
     let mut other = server.join().unwrap();
     assert_eq!(stream.call(&asked, &soon()), Err(NetError::Closed { address: at }));
@@ -66,11 +65,11 @@ fn a_call_that_was_not_sent_goes_by_a_new_connection() {
             answer(&mut stream, &greeting);
         }
     });
-    let (link, _) = client.call_net(&[1; 16], &at, 3, b"", &token(), b"", &soon()).unwrap();
+    let (link, _) = client.call_net(&[1; 16], &at, &asks(3, b"", &token(), b""), &soon()).unwrap();
     until("its end is told", || link.state().is_gone());
-    let (other, _) = client.call_net(&[1; 16], &at, 3, b"", &token(), b"", &soon()).unwrap();
+    let (other, _) = client.call_net(&[1; 16], &at, &asks(3, b"", &token(), b""), &soon()).unwrap();
     assert!(!Arc::ptr_eq(&link, &other));
-    assert_eq!(link.call(3, b"", &token(), b"", &soon()), Err(NetError::Closed { address: at[0] }));
+    assert_eq!(link.call(&asks(3, b"", &token(), b""), &soon()), Err(NetError::Closed { address: at[0] }));
     server.join().unwrap();
 }
 
@@ -79,10 +78,10 @@ fn a_responder_that_panics_harms_no_other() {
     let pair = pair(LOCAL);
     let address = pair.at[0];
     let (link, _) = pair.call(b"region", &token()).unwrap();
-    let panicked = link.call(3, b"region", &token(), b"panic", &soon());
+    let panicked = link.call(&asks(3, b"region", &token(), b"panic"), &soon());
     assert_eq!(panicked, Err(NetError::Refused { address, status: Status::IoError }));
-    assert_eq!(link.call(3, b"ill", &token(), b"", &soon()), Err(NetError::Unknown { address }));
-    assert_eq!(link.call(3, b"region", &token(), b"on", &soon()).unwrap(), b"on");
+    assert_eq!(link.call(&asks(3, b"ill", &token(), b""), &soon()), Err(NetError::Unknown { address }));
+    assert_eq!(link.call(&asks(3, b"region", &token(), b"on"), &soon()).unwrap(), b"on");
 }
 
 #[test]
@@ -104,8 +103,9 @@ fn a_responder_that_panics_at_an_end_harms_no_other() {
     let pair = pair(LOCAL);
     let ill = Arc::new(AtEnd::default());
     pair.server.respond(4, weak(&ill));
-    let (link, _) = pair.client.call_net(&pair.uuid, &pair.at, 4, b"region", &token(), b"", &soon()).unwrap();
-    link.call(3, b"region", &token(), b"", &soon()).unwrap();
+    let (link, _) =
+        pair.client.call_net(&pair.uuid, &pair.at, &asks(4, b"region", &token(), b""), &soon()).unwrap();
+    link.call(&asks(3, b"region", &token(), b""), &soon()).unwrap();
     drop(link);
     until("both are told", || ill.0.ended.lock().len() == 1 && pair.echo.ended.lock().len() == 1);
     assert!(pair.call(b"region", &token()).is_ok());

@@ -32,7 +32,7 @@ use crate::api::{
 use crate::config::MAX_CONNECTIONS;
 use crate::doorbell::Doorbell;
 use crate::memory::Local;
-use crate::service::{NetError, NetLink, Responder, Service};
+use crate::service::{NetCall, NetError, NetLink, Responder, Service};
 use crate::transports::places::Places;
 use crate::transports::verbs::address::to_listen_at;
 use crate::transports::verbs::device::Device;
@@ -149,10 +149,12 @@ impl RcIface {
             let answer = self.service.call_net_alone(
                 &address.context_uuid,
                 &address.sockets,
-                address.kind,
-                &address.instance,
-                &address.token,
-                &call.encode(),
+                &NetCall {
+                    kind: address.kind,
+                    subject: &address.instance,
+                    token: &address.token,
+                    request: &call.encode(),
+                },
                 deadline,
             );
             let (link, reply) = match answer {

@@ -17,7 +17,7 @@ use crate::api::{Component, EpId, Gone, Iface, MdParams, NewEp, Payload, Sink};
 use crate::config::MAX_CONNECTIONS;
 use crate::export::{ExportTable, Token};
 use crate::memory::Local;
-use crate::service::{NetError, NetLink, Service};
+use crate::service::{NetCall, NetError, NetLink, Service};
 use crate::transports::verbs::VerbsComponent;
 use crate::transports::verbs::device::Device;
 use crate::transports::verbs::sys::Channel;
@@ -104,8 +104,12 @@ impl Raw {
     fn call(side: &Side, to: &Address, call: &Call) -> Result<(Arc<NetLink>, Reply), NetError> {
         let (service, deadline) = (&side.params.service, Deadline::after(PATIENCE));
         let Address { context_uuid, sockets, kind, instance, token, .. } = to;
-        let answer =
-            service.call_net_alone(context_uuid, sockets, *kind, instance, token, &call.encode(), &deadline);
+        let answer = service.call_net_alone(
+            context_uuid,
+            sockets,
+            &NetCall { kind: *kind, subject: instance, token, request: &call.encode() },
+            &deadline,
+        );
         answer.map(|(link, reply)| (link, Reply::decode(&reply).unwrap()))
     }
 

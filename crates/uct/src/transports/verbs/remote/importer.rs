@@ -26,7 +26,7 @@ use crate::export::{Claim, Token};
 use crate::memory::{
     AccessError, DeviceReason, Local, LocalMut, MappedView, OperandReason, Rights, StaleReason, check_range,
 };
-use crate::service::{NetError, NetLink, Service};
+use crate::service::{NetCall, NetError, NetLink, Service};
 use crate::transports::verbs::atomic;
 use crate::transports::verbs::between::{self, Far, Side};
 use crate::transports::verbs::device::{DEPTH, Device, REQUESTS};
@@ -87,8 +87,12 @@ impl Importers {
     ) -> Result<Arc<dyn Attachment>, AttachError> {
         let subject = Subject::new(at.guid, claim).encode();
         let asked = Request::Attach.encode();
-        let called =
-            self.service.call_net(at.uuid, &[at.address], at.kind, &subject, &claim.token, &asked, deadline);
+        let called = self.service.call_net(
+            at.uuid,
+            &[at.address],
+            &NetCall { kind: at.kind, subject: &subject, token: &claim.token, request: &asked },
+            deadline,
+        );
         let (link, reply) = called.map_err(|error| match error {
             // Proven to come from the exporter.
             NetError::Refused { status: Status::Stale, .. } => AttachError::Stale(REVOKED_MEANWHILE),
@@ -178,9 +182,13 @@ impl Connect for RemoteImport {
 }
 
 impl RemoteImport {
+    fn asks<'a>(&'a self, request: &'a [u8]) -> NetCall<'a> {
+        NetCall { kind: self.kind, subject: &self.subject, token: &self.token, request }
+    }
+
     fn call(&self, request: &Request, patience: Duration) -> Result<Vec<u8>, NetError> {
         let deadline = Deadline::after(patience);
-        self.peer.link.call(self.kind, &self.subject, &self.token, &request.encode(), &deadline)
+        self.peer.link.call(&self.asks(&request.encode()), &deadline)
     }
 
     /// What a call that failed means for the access it was made for.
@@ -254,8 +262,7 @@ impl RemoteImport {
         }
         match self.call(&Request::Attach, self.patience) {
             Ok(_) => {
-                let request = Request::Detach.encode();
-                let _ = self.peer.link.tell(self.kind, &self.subject, &self.token, &request, FAREWELL);
+                let _ = self.peer.link.tell(&self.asks(&Request::Detach.encode()), FAREWELL);
                 None
             }
             Err(NetError::Stale { .. } | NetError::Refused { status: Status::Stale, .. }) => {
@@ -465,8 +472,7 @@ impl Drop for RemoteImport {
     fn drop(&mut self) {
         // Otherwise the registration ends with the connection, which the last import of this exporter ends.
         if self.known().is_ok() {
-            let request = Request::Detach.encode();
-            let _ = self.peer.link.tell(self.kind, &self.subject, &self.token, &request, FAREWELL);
+            let _ = self.peer.link.tell(&self.asks(&Request::Detach.encode()), FAREWELL);
         }
     }
 }
