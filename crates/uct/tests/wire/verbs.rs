@@ -83,6 +83,7 @@ fn remote_request() -> Format<Request> {
         lines: |request| match request {
             Request::Attach => vec!["request = attach".to_owned()],
             Request::Detach => vec!["request = detach".to_owned()],
+            Request::Check => vec!["request = check".to_owned()],
             Request::Connect { lane, address } => {
                 let mut lines = vec!["request = connect".to_owned(), format!("lane = {lane}")];
                 lines.extend((queue_pair().lines)(address));
@@ -175,6 +176,7 @@ fn requests_of_every_kind_lane_and_length() {
                     (1, 0, 8) => Some(Request::Attach),
                     (2, lane, CONNECT_LEN) if lane < LANES => Some(Request::Connect { lane, address }),
                     (3, 0, 8) => Some(Request::Detach),
+                    (4, 0, 8) => Some(Request::Check),
                     _ => None,
                 };
                 found += usize::from(expected.is_some());
@@ -182,7 +184,7 @@ fn requests_of_every_kind_lane_and_length() {
             }
         }
     }
-    assert_eq!(found, 2 + usize::from(LANES));
+    assert_eq!(found, 3 + usize::from(LANES));
 }
 
 /// The token is not among what is sent.
@@ -224,7 +226,7 @@ fn addresses() -> impl Strategy<Value = QpAddress> {
 
 fn requests() -> impl Strategy<Value = Request> {
     let connect = (0..LANES, addresses()).prop_map(|(lane, address)| Request::Connect { lane, address });
-    prop_oneof![Just(Request::Attach), Just(Request::Detach), connect]
+    prop_oneof![Just(Request::Attach), Just(Request::Detach), Just(Request::Check), connect]
 }
 
 proptest! {

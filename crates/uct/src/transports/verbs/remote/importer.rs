@@ -260,11 +260,8 @@ impl RemoteImport {
         if self.peer.link.has_ended() {
             return Some(StaleReason::ExporterGone);
         }
-        match self.call(&Request::Attach, self.patience) {
-            Ok(_) => {
-                let _ = self.peer.link.tell(&self.asks(&Request::Detach.encode()), FAREWELL);
-                None
-            }
+        match self.call(&Request::Check, self.patience) {
+            Ok(_) => None,
             Err(NetError::Stale { .. } | NetError::Refused { status: Status::Stale, .. }) => {
                 self.is_over.store(true, Ordering::Release);
                 Some(StaleReason::Revoked)

@@ -19,6 +19,7 @@
 //!  1 attach     8 bytes                            16: rkey u32, rights u32 (bit 0 read, bit 1 write), reserved u64 = 0
 //!  2 connect    40: and the importer's QpAddress   32: the exporter's QpAddress
 //!  3 detach     8 bytes                            none
+//!  4 check      8 bytes                            none
 //! ```
 
 use crate::export::Claim;
@@ -38,6 +39,7 @@ pub const ATTACHED_LEN: usize = 16;
 const ATTACH: u8 = 1;
 const CONNECT: u8 = 2;
 const DETACH: u8 = 3;
+const CHECK: u8 = 4;
 
 /// Which export a call is about. Its token is not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,6 +117,8 @@ pub enum Request {
     },
     /// To end an attachment: the last one ends the registration.
     Detach,
+    /// To say whether the export lives: its answer is the proof.
+    Check,
 }
 
 impl Request {
@@ -125,6 +129,7 @@ impl Request {
             Self::Attach => (ATTACH, 0),
             Self::Connect { lane, .. } => (CONNECT, *lane),
             Self::Detach => (DETACH, 0),
+            Self::Check => (CHECK, 0),
         };
         let mut bytes = vec![kind, lane, 0, 0, 0, 0, 0, 0];
         if let Self::Connect { address, .. } = self {
@@ -152,6 +157,7 @@ impl Request {
             _ if lane != 0 => Err("a reserved byte is not zero"),
             ATTACH => Ok(Self::Attach),
             DETACH => Ok(Self::Detach),
+            CHECK => Ok(Self::Check),
             _ => Err("unknown kind of request"),
         }
     }
