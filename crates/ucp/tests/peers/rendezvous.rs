@@ -12,7 +12,7 @@ use ucp::{
 };
 use ucs::mem::Mapping;
 
-use crate::roles::{self, PATIENCE};
+use crate::roles::{self, ALL, BY_DEVICE, PATIENCE};
 
 /// The handler of announcements.
 const TAKE: u16 = 1;
@@ -25,6 +25,12 @@ enum Kind {
     /// Memory that may not be used.
     Forbidden,
 }
+
+/// Transports by which data comes by messages, and by which it is read where it lies.
+const BOTH_WAYS: &[(&str, bool)] =
+    if BY_DEVICE { &[(ALL, false)] } else { &[("posix,self", false), ("sm,self", true)] };
+/// Transports of both ways.
+const SETS: &[&str] = if BY_DEVICE { &[ALL] } else { &["posix", "sm"] };
 
 const KINDS: [Kind; 3] = [Kind::Owned, Kind::Region, Kind::Forbidden];
 
@@ -221,7 +227,7 @@ fn is_read(message: &AmMessage) -> bool {
 
 /// Both ways give the same bytes, into operands of all kinds.
 pub fn data_comes_whole_by_messages_and_by_reading() {
-    for (tls, reads) in [("posix,self", false), ("sm,self", true)] {
+    for &(tls, reads) in BOTH_WAYS {
         let mut pair = Pair::new(tls);
         let region = pair.ctx.mem_map(MemMap::allocate(8 << 20).exported()).unwrap();
         let import = pair.ctx.mem_import(region.memh_pack().unwrap().as_bytes()).unwrap();
@@ -255,7 +261,7 @@ pub fn data_comes_whole_by_messages_and_by_reading() {
 
 /// Each side hears what became of it, whichever side's memory it is that cannot be used, as long as the data has not all been sent.
 pub fn memory_that_cannot_be_used_fails_the_operation_on_both_sides() {
-    for tls in ["posix", "sm"] {
+    for &tls in SETS {
         let mut pair = Pair::new(tls);
         for len in [8 << 10, 3 << 20] {
             let message = pair.announce(2, len);
@@ -312,7 +318,7 @@ pub fn operands_come_back_only_when_the_peer_was_told() {
 
 /// An operand may hold its bytes itself: they are read where it lies, not where it was.
 pub fn operands_that_move_are_read_where_they_stay() {
-    for tls in ["posix", "sm"] {
+    for &tls in SETS {
         let mut pair = Pair::new(tls);
         let message = pair.announce(usize::from(INLINE), 100_000);
         assert!(pair.take(message, vec![0; 100_000]).unwrap() == bytes(100_000), "{tls}");
