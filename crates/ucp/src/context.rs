@@ -374,7 +374,7 @@ impl Context {
 
     /// The transports in use, with their attributes.
     pub fn transports(&self) -> impl Iterator<Item = (&'static dyn Component, &Arc<dyn Md>)> {
-        self.inner.mds.iter().map(|open| (open.component, &open.md))
+        self.memory_domains().map(|(component, _, md)| (component, md))
     }
 
     /// The memory domains in use: of which transport each is, and its name there, as of a device.

@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use ucs::config::{AnyVar, NetDevices, Value, ValueError, Var};
+use ucs::config::{AnyVar, NetDevices, Value, ValueError, Var, one_of};
 
 /// Bound of every wait of an import, and of a mediated access for a free in-flight slot.
 pub const IMPORT_TIMEOUT: Var<Duration> =
@@ -63,9 +63,7 @@ impl Value for AtomicMode {
     }
 
     fn parse(text: &str) -> Result<Self, ValueError> {
-        let all = [Self::Guess, Self::Cpu, Self::Device];
-        let meant = all.into_iter().find(|mode| mode.print().eq_ignore_ascii_case(text.trim()));
-        meant.ok_or_else(|| ValueError::new::<Self>("no such mode"))
+        one_of(text, [Self::Guess, Self::Cpu, Self::Device], "no such mode")
     }
 
     fn print(&self) -> String {

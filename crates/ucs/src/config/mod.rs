@@ -71,7 +71,7 @@ use std::sync::Arc;
 pub use builder::ConfigBuilder;
 pub use env::Env;
 pub use error::{ConfigError, UnknownNames, ValueError};
-pub use parse::{AllowList, Bytes, NetDevices, OrAuto, OrInf, Timeout, Value};
+pub use parse::{AllowList, Bytes, NetDevices, OrAuto, OrInf, Timeout, Value, one_of};
 pub use var::{AnyVar, Var};
 
 /// Where the value of a variable came from; a later one wins over an earlier.

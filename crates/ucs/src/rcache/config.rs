@@ -22,7 +22,7 @@ use std::borrow::Cow;
 
 use super::options::{Mode, Options};
 use crate::Status;
-use crate::config::{AnyVar, Bytes, Config, OrAuto, OrInf, Origin, Value, ValueError, Var};
+use crate::config::{AnyVar, Bytes, Config, OrAuto, OrInf, Origin, Value, ValueError, Var, one_of};
 use crate::mem::page::page_size;
 use crate::monitor::{Active, Monitor, Why};
 
@@ -167,9 +167,7 @@ impl Value for Mode {
     }
 
     fn parse(text: &str) -> Result<Self, ValueError> {
-        let all = [Self::Strict, Self::Hooks, Self::Off];
-        let meant = all.into_iter().find(|mode| mode.print().eq_ignore_ascii_case(text.trim()));
-        meant.ok_or_else(|| ValueError::new::<Self>("no such mode"))
+        one_of(text, [Self::Strict, Self::Hooks, Self::Off], "no such mode")
     }
 
     fn print(&self) -> String {

@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use super::super::nearest::nearest;
 use super::super::{UnknownNames, Value, ValueError};
+use super::write_list;
 
 /// Network devices that may be used, with the meaning of UCX: `all`, some (`mlx5_0,mlx5_1:2`), or all but some (`^mlx5_0,mlx5_1:2`). After a
 /// colon stands a port; without one an entry means all ports of its device.
@@ -183,10 +184,7 @@ impl fmt::Display for NetDevices {
             Rule::Only(entries) => ("", entries),
         };
         f.write_str(deny)?;
-        for (index, entry) in entries.iter().enumerate() {
-            write!(f, "{}{entry}", if index == 0 { "" } else { "," })?;
-        }
-        Ok(())
+        write_list(f, entries)
     }
 }
 

@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use super::super::nearest::nearest;
 use super::super::{UnknownNames, Value, ValueError};
+use super::write_list;
 
 /// Names that are allowed: `all`, some (`a,b`), or all but some (`^a,b`). The empty list allows none.
 ///
@@ -165,10 +166,7 @@ impl fmt::Display for AllowList {
             Rule::Only(names) => ("", names),
         };
         f.write_str(deny)?;
-        for (i, name) in names.iter().enumerate() {
-            write!(f, "{}{name}", if i == 0 { "" } else { "," })?;
-        }
-        Ok(())
+        write_list(f, names)
     }
 }
 

@@ -56,6 +56,27 @@ pub trait Value: Clone + fmt::Debug + Send + Sync + 'static {
     fn print(&self) -> String;
 }
 
+/// The one of `all` values that `text` stands for, by its canonical text in letters of either case.
+///
+/// # Errors
+/// `otherwise`: it stands for none of them.
+pub fn one_of<T: Value>(
+    text: &str,
+    all: impl IntoIterator<Item = T>,
+    otherwise: &'static str,
+) -> Result<T, ValueError> {
+    let meant = all.into_iter().find(|value| value.print().eq_ignore_ascii_case(text.trim()));
+    meant.ok_or_else(|| ValueError::new::<T>(otherwise))
+}
+
+/// Entries of a list, as they are read.
+fn write_list(f: &mut fmt::Formatter<'_>, entries: &[impl fmt::Display]) -> fmt::Result {
+    for (i, entry) in entries.iter().enumerate() {
+        write!(f, "{}{entry}", if i == 0 { "" } else { "," })?;
+    }
+    Ok(())
+}
+
 /// Leading decimal digits, and what follows them.
 fn split_digits(text: &str) -> (&str, &str) {
     text.split_at(text.bytes().take_while(u8::is_ascii_digit).count())
