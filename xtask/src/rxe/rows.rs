@@ -86,17 +86,11 @@ pub(crate) const ROWS: &[Row] = &[
         secs: 300,
         ..ROW
     },
-    // Processes, by the same device. A row each: this harness takes one part of a name.
+    // Processes, by the same device.
     Row {
         build: &["-p", "ucp", "--features", "rxe-tests", "--test", "peers"],
-        only: &["faults::"],
         skip: &["a_fork_s"], // a child has its parent's queue pairs: see docs/guide/rdma.md
-        secs: 300,
-        ..ROW
-    },
-    Row {
-        build: &["-p", "ucp", "--features", "rxe-tests", "--test", "peers"],
-        only: &["rendezvous::"],
+        secs: 600,
         ..ROW
     },
     // What monitors, registration caches and imports ask the kernel for, some have not: there they must do without. What asks the kernel for

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use ucp::{EpError, Gone, Request, Status};
 
-use crate::roles::{ALL, ASK, BY_DEVICE, COUNT, ECHO, LONG, PATIENCE, Peer, Side};
+use crate::roles::{ALL, ASK, BY_DEVICE, COUNT, ECHO, LONG, NO_ANSWER, PATIENCE, Peer, Side};
 
 /// What goes on when something happens to the peer.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -175,8 +175,7 @@ pub fn connecting_to_a_stopped_peer_is_bounded() {
     let error = worker.connect(&peer.address).unwrap_err();
     assert!((300..5000).contains(&begin.elapsed().as_millis()), "{:?}", begin.elapsed());
     assert_eq!(error.status(), Status::Unreachable, "{error}");
-    let why = if BY_DEVICE { "no answer from" } else { "no answer on the service socket" };
-    assert!(error.to_string().contains(why), "{error}");
+    assert!(error.to_string().contains(NO_ANSWER), "{error}");
     peer.child.cont();
     worker.connect(&peer.address).unwrap();
 }

@@ -13,6 +13,8 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 pub const BY_DEVICE: bool = cfg!(feature = "rxe-tests");
 /// All transports; there the one of its device.
 pub const ALL: &str = if BY_DEVICE { "verbs" } else { "all" };
+/// What is said of a service that does not answer.
+pub const NO_ANSWER: &str = if BY_DEVICE { "no answer from" } else { "no answer on the service socket" };
 /// Bytes of a long message.
 pub const LONG: usize = if BY_DEVICE { 4 << 20 } else { 64 << 20 };
 /// Bytes of a peer's region.
@@ -27,8 +29,7 @@ pub const BACK: u16 = 4;
 pub const GIVEN: u16 = 5;
 
 pub fn context() -> Context {
-    let features = Features::AM | Features::RMA | Features::EXPORTED_MEMH;
-    Context::builder().features(features).build().unwrap()
+    context_of(ALL)
 }
 
 /// One with these transports.

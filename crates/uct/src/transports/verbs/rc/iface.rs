@@ -166,6 +166,12 @@ impl RcIface {
                 Err(NetError::Refused { status: Status::ExceedsLimit, .. }) => {
                     return Err(AttachError::TooMany);
                 }
+                Err(error @ NetError::TimedOut { .. }) => {
+                    return Err(AttachError::Unreachable {
+                        reason: error.to_string(),
+                        remedy: "see whether the peer is stopped, or raise UCX_CONNECT_TIMEOUT",
+                    });
+                }
                 Err(error) => return Err(AttachError::of_net(error)),
                 Ok(answer) => answer,
             };
