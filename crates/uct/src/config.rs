@@ -22,13 +22,13 @@ pub const SERVICE_DIR: Var<String> = Var::new(
     "Directory for service sockets, seen by exporter and importer, where their network namespaces differ",
 );
 
-/// Bound of the connections that peers make to a worker, each of which takes two descriptors. UCX has no such variable, nor has a
+/// Bound of the connections that peers make to a worker by one of its transports, each of which takes two descriptors. UCX has no such variable, nor has a
 /// peer there that may connect until there are no descriptors.
 pub const MAX_CONNECTIONS: Var<usize> = Var::new(
     "UCX_MAX_CONNECTIONS",
     "1024",
-    "How many connections that peers have made to a worker may be alive at once, half of them of one process; a quarter of \
-     RLIMIT_NOFILE at most",
+    "How many connections that peers have made to a worker may be alive at once, by each transport, half of them of one process; a \
+     quarter of RLIMIT_NOFILE at most",
 );
 
 /// Network devices of all transports that have such: RDMA devices, today.

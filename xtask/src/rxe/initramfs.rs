@@ -27,7 +27,7 @@ pub(crate) fn write<'a>(
     image.base(init)?;
     image.modules(kernel, more_modules)?;
     image.put("bin/busybox", &tools.path("busybox")?)?;
-    for program in ["ip", "rdma"] {
+    for program in ["ip", "rdma", "tc"] {
         image.program(&format!("bin/{program}"), &tools.path(program)?)?;
     }
     image.verbs()?;

@@ -1,7 +1,7 @@
 //! Which kernel modules the guest loads, in which order.
 
 /// What the tests want.
-const WANTED: [&str; 4] = ["ib_uverbs", "rdma_rxe", "rdma_ucm", "veth"];
+const WANTED: [&str; 5] = ["ib_uverbs", "rdma_rxe", "rdma_ucm", "veth", "sch_tbf"];
 /// The cable between two guests.
 pub(crate) const CABLE: [&str; 2] = ["virtio_pci", "virtio_net"];
 /// What only some kernels have as a module, and rxe asks for by name when it starts: no file of dependencies says so.
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     const DEP: &str = "k/veth.ko.xz:\nk/rdma_rxe.ko.xz: k/ib-uverbs.ko.xz k/udp_tunnel.ko.xz k/ib_core.ko.xz\n\
-                       k/ib-uverbs.ko.xz: k/ib_core.ko.xz\nk/ib_core.ko.xz:\nk/udp_tunnel.ko.xz:\nk/other.ko.xz:\n";
+                       k/ib-uverbs.ko.xz: k/ib_core.ko.xz\nk/ib_core.ko.xz:\nk/udp_tunnel.ko.xz:\nk/other.ko.xz:\nk/sch_tbf.ko.xz:\n";
 
     #[test]
     fn needs_come_first_and_once() {
@@ -64,6 +64,7 @@ mod tests {
                 "k/udp_tunnel.ko.xz",
                 "k/rdma_rxe.ko.xz",
                 "k/veth.ko.xz",
+                "k/sch_tbf.ko.xz",
                 "k/other.ko.xz"
             ]
         );

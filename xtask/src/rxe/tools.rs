@@ -11,13 +11,14 @@ const BIN: [&str; 4] = ["usr/bin", "bin", "usr/sbin", "sbin"];
 const LIB: [&str; 2] = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"];
 
 /// Packages, and the program or library each is wanted for.
-const NEEDS: [(&str, &str); 9] = [
+const NEEDS: [(&str, &str); 10] = [
     ("qemu-system-x86", "qemu-system-x86_64"),
     ("kmod", "kmod"),
     ("xz-utils", "xz"),
     ("zstd", "zstd"),
     ("iproute2", "ip"),
     ("iproute2", "rdma"),
+    ("iproute2", "tc"),
     ("libc-bin", "ldd"),
     ("libibverbs1", "libibverbs.so.1"),
     ("ibverbs-providers", PROVIDER),
