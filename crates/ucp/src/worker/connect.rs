@@ -120,7 +120,10 @@ mod tests {
         let status = |failures: &[AttachError]| verdict(failures.to_vec(), MdResults::default()).status();
         let far = AttachError::Unreachable { reason: "far".to_owned(), remedy: "go there" };
         assert_eq!(status(&[far.clone(), AttachError::TooMany]), Status::ExceedsLimit);
-        assert_eq!(status(&[AttachError::TooMany, AttachError::Stale("gone"), far]), Status::Stale);
+        assert_eq!(status(&[AttachError::TooMany, AttachError::Stale("gone"), far.clone()]), Status::Stale);
+        let elsewhere = AttachError::Elsewhere { reason: "elsewhere", remedy: "use another one" };
+        assert_eq!(verdict(vec![elsewhere.clone(), far], MdResults::default()).remedy(), "go there");
+        assert_eq!(verdict(vec![elsewhere], MdResults::default()).remedy(), "use another one");
         let error = verdict(vec![AttachError::TooMany], MdResults::default());
         assert_eq!(error.remedy(), AttachError::TooMany.remedy());
     }

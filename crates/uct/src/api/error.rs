@@ -279,6 +279,14 @@ pub enum AttachError {
         /// What to do about it.
         remedy: &'static str,
     },
+    /// It is where this transport leads nowhere: another one may.
+    #[error("{reason}")]
+    Elsewhere {
+        /// Where it is.
+        reason: &'static str,
+        /// What to do about it.
+        remedy: &'static str,
+    },
     /// The worker has as many connections as it lets come, or as it lets this process have.
     #[error("the peer has as many connections as it lets come, or as one process may have of them")]
     TooMany,
@@ -312,7 +320,9 @@ impl AttachError {
             Self::Malformed(_) | Self::Mismatch => Status::InvalidHandle,
             Self::WrongToken => Status::AccessDenied,
             Self::Stale(_) => Status::Stale,
-            Self::Unreachable { .. } | Self::Closed | Self::UnsafeMemory(_) => Status::Unreachable,
+            Self::Unreachable { .. } | Self::Elsewhere { .. } | Self::Closed | Self::UnsafeMemory(_) => {
+                Status::Unreachable
+            }
             Self::TooMany => Status::ExceedsLimit,
             Self::Mem(error) => error.status(),
             Self::Service(error) => error.status(),
@@ -326,7 +336,7 @@ impl AttachError {
             Self::Malformed(_) | Self::Mismatch => "pass on exactly the bytes that memh_pack gave",
             Self::WrongToken => "pass on exactly the bytes that memh_pack gave: the token is part of them",
             Self::Stale(_) => "ask the owner for a new handle and import that",
-            Self::Unreachable { remedy, .. } => remedy,
+            Self::Unreachable { remedy, .. } | Self::Elsewhere { remedy, .. } => remedy,
             Self::TooMany => {
                 "close endpoints to that worker that are no longer used, or raise UCX_MAX_CONNECTIONS and `ulimit -n` where it runs"
             }
@@ -338,7 +348,7 @@ impl AttachError {
     }
 
     /// Which of several failures says most, when each transport has one: the lowest. A denied token before bytes that are forged, then
-    /// a limit here, what is stale, a limit there, and what is out of reach.
+    /// a limit here, what is stale, a limit there, what does not answer, and what this transport does not lead to.
     #[must_use]
     pub fn rank(&self) -> u8 {
         match self {
@@ -347,6 +357,7 @@ impl AttachError {
             Self::Mem(_) | Self::Service(_) => 2,
             Self::Stale(_) => 3,
             Self::TooMany => 4,
+            Self::Elsewhere { .. } => 6,
             _ => 5,
         }
     }

@@ -88,8 +88,8 @@ impl Iface for SelfIface {
     fn connect(&mut self, address: &[u8], _deadline: &Deadline) -> Result<NewEp, AttachError> {
         let address = Address::decode(address).map_err(AttachError::Malformed)?;
         if address != self.address {
-            return Err(AttachError::Unreachable {
-                reason: "it is another worker's address, and self reaches its own worker only".to_owned(),
+            return Err(AttachError::Elsewhere {
+                reason: "it is another worker's address, and self reaches its own worker only",
                 remedy: "allow shm in UCX_TLS",
             });
         }

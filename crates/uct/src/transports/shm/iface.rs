@@ -290,9 +290,9 @@ impl Iface for ShmIface {
     fn connect(&mut self, address: &[u8], deadline: &Deadline) -> Result<NewEp, AttachError> {
         let address = Address::decode(address).map_err(AttachError::Malformed)?;
         if address.boot != self.boot {
-            return Err(AttachError::Unreachable {
-                reason: "the peer is on another system, or on this one before it was booted anew".to_owned(),
-                remedy: "run both sides on one system: this version has no transport between systems",
+            return Err(AttachError::Elsewhere {
+                reason: "the peer is on another system, or on this one before it was booted anew",
+                remedy: "run both sides on one system, or on two with RDMA devices and with verbs allowed in UCX_TLS",
             });
         }
         let exporter = Exporter::of_worker(address.context_uuid, address.process, address.in_directory);
