@@ -120,14 +120,19 @@ fn of_guest(code: i32) -> Option<i32> {
     (code % 2 == 1 && (0..=100).contains(&status)).then_some(status)
 }
 
-/// Whether the guest has run so many test binaries to its end and says that all is well; what not, in words.
-pub(crate) fn verdict(code: Option<i32>, output: &str, binaries: usize) -> Result<(), String> {
+/// Whether the guest has run so many test binaries to its end and says that all is well; what not, in words. `all`: no filter has left one without
+/// tests.
+pub(crate) fn verdict(code: Option<i32>, output: &str, binaries: usize, all: bool) -> Result<(), String> {
     if output.contains(PANIC) {
         return Err("the guest's kernel has panicked".to_owned());
     }
     let said = output.lines().rev().find_map(|line| line.strip_prefix("rxe: exit ")?.parse::<i32>().ok());
     let Some(said) = said else { return Err("the guest has not come to its end".to_owned()) };
     let ended = output.lines().filter(|line| line.starts_with("test result: ")).count();
+    let is_empty = |line: &str| line.starts_with("test result: ok. 0 passed; 0 failed; 0 ignored;");
+    if all && output.lines().any(is_empty) {
+        return Err("one of its rows has run no test: see what the row names".to_owned());
+    }
     match code.and_then(of_guest) {
         Some(0) if said == 0 && ended == binaries => Ok(()),
         Some(0) if said == 0 => Err(format!("{ended} of {binaries} test binaries have said their results")),
@@ -160,20 +165,27 @@ mod tests {
     #[test]
     fn a_guest_that_says_nothing_has_failed() {
         let fine = "test a ... ok\ntest result: ok. 1 passed\nrxe: exit 0\n";
-        assert_eq!(verdict(Some(33), fine, 1), Ok(()));
+        assert_eq!(verdict(Some(33), fine, 1, true), Ok(()));
         for code in [None, Some(0), Some(35)] {
-            assert!(verdict(code, fine, 1).is_err(), "{code:?}");
+            assert!(verdict(code, fine, 1, true).is_err(), "{code:?}");
         }
-        assert!(verdict(Some(33), "test a ... ok\ntest result: ok. 1 passed\n", 1).is_err());
-        assert!(verdict(Some(33), &format!("{PANIC} - not syncing\n{fine}"), 1).is_err());
-        assert_eq!(verdict(Some(233), "rxe: exit 100\n", 1), Err("the guest's status is 100".to_owned()));
+        assert!(verdict(Some(33), "test a ... ok\ntest result: ok. 1 passed\n", 1, true).is_err());
+        assert!(verdict(Some(33), &format!("{PANIC} - not syncing\n{fine}"), 1, true).is_err());
+        assert_eq!(
+            verdict(Some(233), "rxe: exit 100\n", 1, true),
+            Err("the guest's status is 100".to_owned())
+        );
     }
 
     #[test]
     fn a_binary_without_results_has_failed() {
         let fine = "test result: ok. 1 passed\nrxe: exit 0\n";
-        assert!(verdict(Some(33), fine, 2).is_err());
-        assert!(verdict(Some(33), fine, 0).is_err());
+        assert!(verdict(Some(33), fine, 2, true).is_err());
+        assert!(verdict(Some(33), fine, 0, true).is_err());
+        let empty =
+            "test result: ok. 0 passed; 0 failed; 0 ignored; 0 measured; 9 filtered out\nrxe: exit 0\n";
+        assert!(verdict(Some(33), empty, 1, true).unwrap_err().contains("no test"));
+        assert_eq!(verdict(Some(33), empty, 1, false), Ok(()), "a filter is of one row's tests");
     }
 
     #[test]

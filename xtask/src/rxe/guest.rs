@@ -90,23 +90,35 @@ done
 export RUCX_TWO_HOSTS=netns
 "#;
 
-/// Runs one test binary: its seconds, who runs it, its path and arguments. The status of the last that failed is kept.
+/// Runs one test binary: its seconds, how many packets the devices have to send meanwhile at least, who runs it, its path and arguments. The
+/// status of the last that failed is kept.
 const RUN_TESTS: &str = r#"
 uptime() {
     read -r up rest </proc/uptime
     echo "$up"
 }
+# sent: packets, of all devices; what was read within the last moments is answered again.
+sent() {
+    sleep 0.02
+    cat /sys/class/infiniband/*/ports/1/hw_counters/sent_pkts 2>/dev/null | awk '{ sum += $1 } END { print sum + 0 }'
+}
 run() {
-    secs=$1 user=$2 test=$3
-    shift 3
+    secs=$1 least=$2 user=$3 test=$4
+    shift 4
     echo "rxe: running ${test#/tests/} $*"
     rc=0
-    began=$(uptime)
+    before=$(sent) began=$(uptime)
     case $user in
     root) timeout "$secs" "$test" "$@" || rc=$? ;;
     *) timeout "$secs" su -p -s /bin/sh "$user" -c "exec $test $*" || rc=$? ;;
     esac
-    echo "$began $(uptime)" | awk '{ printf "\nrxe: after %.1f s\n", $2 - $1 }'
+    packets=$(($(sent) - before))
+    [ $packets -ge 0 ] || packets=0 # a device was taken away, with what it had counted
+    echo "$began $(uptime) $packets" | awk '{ printf "\nrxe: after %.1f s and %d packets\n", $2 - $1, $3 }'
+    if [ $packets -lt "$least" ]; then
+        status=97
+        echo "rxe: its bytes have not gone by a device"
+    fi
     if [ $rc != 0 ]; then
         status=$rc
         echo "rxe: its status is $rc (143: killed after $secs s)"
@@ -184,7 +196,8 @@ pub(crate) fn init(options: &Options, role: Role, tests: &[Built]) -> String {
             script += &format!("left_out '{}*' '{why}'\n", row.only.join("*, "));
             continue;
         }
-        script += &format!("run {} {user} /tests/{name} {args}\n", row.secs);
+        let least = u8::from(row.sends && options.filter.is_none());
+        script += &format!("run {} {least} {user} /tests/{name} {args}\n", row.secs);
     }
     script + LEAVE
 }

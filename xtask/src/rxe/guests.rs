@@ -87,7 +87,8 @@ impl Guests<'_> {
         let secs = self.tests.iter().map(|test| test.row.secs).sum();
         let log = self.dir.join(format!("guest{suffix}.log"));
         let ended = boot::run(machine, secs, &log)?;
-        let verdict = boot::verdict(ended.code, &ended.output, self.tests.len());
+        let verdict =
+            boot::verdict(ended.code, &ended.output, self.tests.len(), self.options.filter.is_none());
         let mut results = results::of_cargo_test(&ended.output, verdict.is_ok());
         if verdict.is_err() || results.failed > 0 {
             boot::print_tail(&ended.output);

@@ -18,6 +18,8 @@ pub(crate) struct Row {
     /// Seconds for the binary.
     pub(crate) secs: u64,
     pub(crate) setting: Setting,
+    /// Whether its bytes have to go by a device, whose packets are counted: no transport beside it passes its tests.
+    pub(crate) sends: bool,
     /// Why it is left out on Linux 6.1, as a skip, and the remedy.
     pub(crate) not_on_old: Option<&'static str>,
 }
@@ -40,8 +42,15 @@ pub(crate) enum Setting {
 }
 
 /// What most rows are.
-const ROW: Row =
-    Row { build: &[], only: &[], skip: &[], secs: 120, setting: Setting::Plain, not_on_old: None };
+const ROW: Row = Row {
+    build: &[],
+    only: &[],
+    skip: &[],
+    secs: 120,
+    setting: Setting::Plain,
+    sends: false,
+    not_on_old: None,
+};
 
 /// Of the suites of transports.
 const SUITE_SKIPS: &[&str] = &[
@@ -64,18 +73,20 @@ const SLOW_REMOTE: &[&str] = &["every_pair_moves", "many::a_thousand_regions", "
 
 /// The table, in the order of [`Setting`].
 pub(crate) const ROWS: &[Row] = &[
-    Row { build: &["-p", "rxe-tests", "--features", "guest", "--test", "device"], ..ROW },
-    Row { build: &["-p", "rdma-core-sys", "--features", "rxe-tests", "--test", "rxe"], ..ROW },
+    Row { build: &["-p", "rxe-tests", "--features", "guest", "--test", "device"], sends: true, ..ROW },
+    Row { build: &["-p", "rdma-core-sys", "--features", "rxe-tests", "--test", "rxe"], sends: true, ..ROW },
     Row {
         build: &["-p", "uct-conformance", "--features", "rxe-tests", "--test", "verbs"],
         skip: SLOW,
         secs: 600,
+        sends: true,
         ..ROW
     },
     Row {
         build: &["-p", "uct-conformance", "--features", "rxe-tests", "--test", "verbs_remote"],
         skip: SLOW_REMOTE,
         secs: 600,
+        sends: true,
         ..ROW
     },
     // Within one process, by its device.
@@ -84,6 +95,7 @@ pub(crate) const ROWS: &[Row] = &[
         // A peer that takes no answer gets no room for more, by a device; peers that speak by `shm`.
         skip: &["takes_no_answer", "raw::"],
         secs: 300,
+        sends: true,
         ..ROW
     },
     // Processes, by the same device.
@@ -91,6 +103,7 @@ pub(crate) const ROWS: &[Row] = &[
         build: &["-p", "ucp", "--features", "rxe-tests", "--test", "peers"],
         skip: &["a_fork_s"], // a child has its parent's queue pairs: see docs/guide/rdma.md
         secs: 600,
+        sends: true,
         ..ROW
     },
     // What monitors, registration caches and imports ask the kernel for, some have not: there they must do without. What asks the kernel for
@@ -172,12 +185,14 @@ pub(crate) const ROWS: &[Row] = &[
         build: &["-p", "rxe-tests", "--features", "guest", "--test", "two_hosts"],
         secs: 180,
         setting: Setting::TwoHosts,
+        sends: true,
         ..ROW
     },
     Row {
         build: &["-p", "rucx-cli", "--features", "rxe-tests", "--test", "rdma"],
         setting: Setting::TwoNamespaces,
         not_on_old: Some("rxe has no devices of two network namespaces there — --kernel new"),
+        sends: true,
         ..ROW
     },
     // The last: one of the devices is taken away in it.
