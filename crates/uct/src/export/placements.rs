@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
@@ -21,6 +22,15 @@ struct All {
     known: HashMap<u64, Vec<Arc<dyn Placement>>>,
     /// The exports of which some are being made, as often.
     making: Vec<u64>,
+}
+
+/// Which of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Which {
+    /// Those whose users announce nothing.
+    Unannounced,
+    /// Once nothing is announced any more.
+    All,
 }
 
 /// As long as this is there, a registration of an export may be made: a revocation waits for it.
@@ -68,15 +78,19 @@ impl Placements {
         self.all.lock().known.values().flatten().any(|other| Arc::ptr_eq(other, placement))
     }
 
-    /// Ends all of export `id`, also those that are being made; those that do not end stay, to be tried again. They are known until they have
-    /// ended: whoever asks meanwhile waits for the same end.
-    pub(super) fn end(&self, id: u64) -> Result<(), NotRevoked> {
+    /// Ends those of export `id` that are `which`, also those that are being made, for which it waits so long; those that do not end stay, to be
+    /// tried again. They are known until they have ended: whoever asks meanwhile waits for the same end.
+    pub(super) fn end(&self, id: u64, which: Which, patience: Duration) -> Result<(), NotRevoked> {
         let mut all = self.all.lock();
-        self.made.wait_while(&mut all, |all| all.making.contains(&id));
+        let still_made = |all: &mut All| all.making.contains(&id);
+        if self.made.wait_while_for(&mut all, still_made, patience).timed_out() && still_made(&mut all) {
+            let why = format!("one is still being made after {patience:?}");
+            return Err(NotRevoked::Registered { importer: 0, why });
+        }
         let of_export = all.known.get(&id).cloned().unwrap_or_default();
         drop(all);
         let mut verdict = Ok(());
-        for placement in &of_export {
+        for placement in of_export.iter().filter(|one| which == Which::All || !one.is_announced()) {
             match placement.end() {
                 Ok(()) => self.remove(id, placement),
                 Err(why) => {
@@ -90,8 +104,6 @@ impl Placements {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use ucs::sync::{AtomicBool, Ordering};
 
     use super::*;
@@ -105,6 +117,8 @@ mod tests {
         may_end: AtomicBool,
         is_over: Mutex<bool>,
     }
+
+    const LONG: Duration = Duration::from_secs(30);
 
     fn wait_for(word: &AtomicBool) {
         while !word.load(Ordering::Acquire) {
@@ -153,10 +167,10 @@ mod tests {
         placements.add(1, &placement);
         let is_told = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            let first = scope.spawn(|| placements.end(1));
+            let first = scope.spawn(|| placements.end(1, Which::All, LONG));
             wait_for(&slow.has_begun);
             let second = scope.spawn(|| {
-                let answer = placements.end(1);
+                let answer = placements.end(1, Which::All, LONG);
                 is_told.store(true, Ordering::Release);
                 answer
             });
@@ -175,11 +189,11 @@ mod tests {
         let placement: Arc<dyn Placement> = Arc::new(Stubborn(Mutex::new(0)));
         let placements = Placements::default();
         let (first, second) = (placements.making(1), placements.making(1));
-        assert_eq!(placements.end(2), Ok(()), "another one's");
+        assert_eq!(placements.end(2, Which::All, LONG), Ok(()), "another one's");
         let is_told = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let ending = scope.spawn(|| {
-                let answer = placements.end(1);
+                let answer = placements.end(1, Which::All, LONG);
                 is_told.store(true, Ordering::Release);
                 answer
             });
@@ -196,16 +210,26 @@ mod tests {
     }
 
     #[test]
+    fn what_is_being_made_is_not_waited_for_without_end() {
+        let placements = Placements::default();
+        let making = placements.making(1);
+        let refused = placements.end(1, Which::All, Duration::from_millis(10));
+        assert!(refused.unwrap_err().to_string().contains("still being made"));
+        drop(making);
+        assert_eq!(placements.end(1, Which::All, Duration::ZERO), Ok(()));
+    }
+
+    #[test]
     fn what_does_not_end_is_tried_again() {
         let placement: Arc<dyn Placement> = Arc::new(Stubborn(Mutex::new(1)));
         let placements = Placements::default();
         placements.add(1, &placement);
-        let refused = placements.end(1);
+        let refused = placements.end(1, Which::All, LONG);
         assert!(matches!(refused, Err(NotRevoked::Registered { importer: 7, .. })), "{refused:?}");
         assert!(placements.has(&placement));
-        assert_eq!(placements.end(1), Ok(()));
+        assert_eq!(placements.end(1, Which::All, LONG), Ok(()));
         assert!(!placements.has(&placement));
-        assert_eq!(placements.end(1), Ok(()), "there is none");
+        assert_eq!(placements.end(1, Which::All, LONG), Ok(()), "there is none");
     }
 
     /// An importer that needs it no more, or has gone, is no reason to forget memory that can be reached.

@@ -14,12 +14,13 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use rustix::rand::{GetRandomFlags, getrandom};
 use ucs::fork::{self, Generation};
 use ucs::mem::{Mapping, MemError, Memfd};
+use ucs::time::Deadline;
 
 use super::error::{ExportError, NotRevoked, Refusal};
 use super::gate::SlotSet;
 use super::importers::{ImporterPage, vault_holders};
 use super::in_flight;
-use super::placements::{Making, Placements};
+use super::placements::{Making, Placements, Which};
 use super::registry;
 use super::token::Token;
 use super::wire;
@@ -380,7 +381,8 @@ impl ExportTable {
             let id = state.kept[index].claim.id;
             // What is being made is not waited for: the lock is held.
             let is_making = self.placements.is_making(id);
-            if self.holders(id).is_empty() && !is_making && self.placements.end(id).is_ok() {
+            let end = |which| !is_making && self.placements.end(id, which, Duration::ZERO).is_ok();
+            if end(Which::Unannounced) && self.holders(id).is_empty() && end(Which::All) {
                 let kept = state.kept.swap_remove(index);
                 state.free.push(kept.claim.slot);
                 drained.push(kept);
@@ -436,8 +438,12 @@ impl ExportTable {
             return Ok(()); // revoked and drained before
         }
         drop(state);
+        let limit = Deadline::after(patience.unwrap_or(self.revoke_timeout));
+        let end = |which| self.placements.end(claim.id, which, limit.left().unwrap_or_default());
+        // One that is not ended now is tried again below.
+        let _ = end(Which::Unannounced);
         let drained = patience.map_or(Ok(()), |patience| self.drain(claim.id, patience));
-        let verdict = drained.and_then(|()| self.placements.end(claim.id));
+        let verdict = drained.and_then(|()| end(Which::All));
         if verdict.is_ok() {
             let mut state = self.state.lock();
             let position = state.kept.iter().position(|kept| kept.claim == *claim);

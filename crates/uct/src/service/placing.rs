@@ -31,6 +31,12 @@ pub trait Placement: Send + Sync + fmt::Debug {
 
     /// The importer's process, as seen from here; 0: unknown.
     fn importer(&self) -> u32;
+
+    /// Whether its user announces each access, so that a revocation waits for that before it ends it. Otherwise it is ended at once, whatever
+    /// else is in flight: the device refuses what comes late.
+    fn is_announced(&self) -> bool {
+        true
+    }
 }
 
 /// A placement, and its keys.

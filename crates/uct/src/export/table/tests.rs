@@ -1,10 +1,11 @@
 //! The table under test.
 
-use ucs::sync::Ordering;
+use ucs::sync::{AtomicBool, Ordering};
 
 use super::*;
 use crate::export::Gate;
 use crate::memory::{AccessError, StaleReason};
+use crate::service::Placement;
 
 fn table() -> Arc<ExportTable> {
     Arc::new(ExportTable::new(Duration::from_millis(20)).unwrap())
@@ -78,6 +79,50 @@ fn an_access_in_flight_keeps_the_memory_and_the_line() {
     assert!(!exports.sweep());
     assert!(weak.upgrade().is_none());
     export.revoke().unwrap();
+}
+
+/// A registration of an importer, until it is ended.
+#[derive(Debug)]
+struct Registered {
+    is_announced: bool,
+    is_over: AtomicBool,
+}
+
+impl Placement for Registered {
+    fn end(&self) -> Result<(), String> {
+        self.is_over.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    fn importer(&self) -> u32 {
+        0
+    }
+
+    fn is_announced(&self) -> bool {
+        self.is_announced
+    }
+}
+
+/// An importer that keeps a revocation waiting keeps no memory open for others.
+#[test]
+fn what_announces_nothing_ends_though_an_access_is_in_flight() {
+    let exports = table();
+    let export = exports.publish(&memory()).unwrap();
+    let made = |is_announced| Arc::new(Registered { is_announced, is_over: AtomicBool::new(false) });
+    let (near, far) = (made(true), made(false));
+    for placement in [&near, &far] {
+        let placement: Arc<dyn Placement> = Arc::clone(placement) as _;
+        assert!(exports.add_placement(export.claim(), &placement));
+    }
+    let gate = gate(&exports, export.claim());
+    let inside = gate.enter().unwrap();
+    assert!(matches!(export.revoke(), Err(NotRevoked::InFlight { .. })));
+    let is_over = |placement: &Registered| placement.is_over.load(Ordering::Acquire);
+    assert!(is_over(&far), "another machine still reaches it");
+    assert!(!is_over(&near), "its access may be in flight");
+    drop(inside);
+    assert!(!exports.sweep());
+    assert!(is_over(&near));
 }
 
 #[test]

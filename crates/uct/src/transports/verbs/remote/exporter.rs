@@ -98,6 +98,10 @@ impl Placement for ForGuest {
     fn importer(&self) -> u32 {
         0
     }
+
+    fn is_announced(&self) -> bool {
+        false
+    }
 }
 
 impl Drop for ForGuest {
