@@ -448,6 +448,7 @@ impl Events {
                     return;
                 }
             };
+            let begin = Instant::now();
             for event in events {
                 match event.data.u64() {
                     WAKE => self.take_orders(),
@@ -455,6 +456,9 @@ impl Events {
                     id => self.ready(id),
                 }
             }
+            // Time in which peers waited for this thread is none in which they had to prove something.
+            self.conns.values_mut().for_each(|conn| conn.since += begin.elapsed());
+            self.net.spare(begin.elapsed());
             self.tidy();
         }
     }

@@ -44,6 +44,7 @@ pub fn forking() {
                 serving
                     .service
                     .call_net(
+                        0,
                         &[1; 16],
                         &[],
                         &NetCall { kind: 3, subject: b"", token: &token(), request: b"" },

@@ -124,6 +124,7 @@ impl At {
     pub fn call(&self, by: &Service, within: Duration) -> Result<(Arc<NetLink>, Vec<u8>), NetError> {
         let deadline = Deadline::after(within);
         by.call_net(
+            0,
             &self.uuid,
             &[self.address()],
             &NetCall { kind: 3, subject: b"region", token: &token(), request: b"hello" },

@@ -160,8 +160,8 @@ impl Drop for NetLink {
     }
 }
 
-/// All by which a peer is named. A handle that borrows another context's uuid must not decide where that one is looked for.
-type Peer = ([u8; 16], Vec<SocketAddr>);
+/// Who calls, and all by which a peer is named. A handle that borrows another context's uuid must not decide where that one is looked for.
+type Peer = (u64, [u8; 16], Vec<SocketAddr>);
 /// Held locked while a connection is made, so that many threads make one.
 type Entry = Arc<Mutex<Weak<NetLink>>>;
 
@@ -175,8 +175,8 @@ impl Links {
     pub(super) fn call(
         &self,
         service: &Service,
-        uuid: &[u8; 16],
-        addresses: &[SocketAddr],
+        user: u64,
+        (uuid, addresses): (&[u8; 16], &[SocketAddr]),
         call: &NetCall<'_>,
         deadline: &Deadline,
     ) -> Result<(Arc<NetLink>, Vec<u8>), NetError> {
@@ -187,7 +187,7 @@ impl Links {
                 Arc::strong_count(entry) > 1 || entry.try_lock().is_none_or(|link| link.strong_count() > 0)
             };
             known.retain(|_, entry| is_used(entry));
-            Arc::clone(known.entry((*uuid, addresses.to_vec())).or_default())
+            Arc::clone(known.entry((user, *uuid, addresses.to_vec())).or_default())
         };
         let locked = entry.try_lock_for(deadline.left().unwrap_or_default());
         let waited = || NetError::TimedOut { address: first, waited: deadline.elapsed() };

@@ -143,20 +143,22 @@ impl Service {
         Some(kind)
     }
 
-    /// Calls the context with this uuid, at the first of `addresses` where it is. Calls to the same context at the same addresses
-    /// share a connection, which ends with the last [`NetLink`] of it. The peer takes the call once at most, whatever the answer is.
+    /// Calls the context with this uuid, at the first of `addresses` where it is. Calls of one `user` of this context, a number that these agree on, to
+    /// the same context at the same addresses share a connection, which ends with the last [`NetLink`] of it. The peer takes the call once at
+    /// most, whatever the answer is.
     ///
     /// # Errors
     /// [`NetError`].
     pub fn call_net(
         &self,
+        user: u64,
         uuid: &[u8; 16],
         addresses: &[SocketAddr],
         call: &NetCall<'_>,
         deadline: &Deadline,
     ) -> Result<(Arc<NetLink>, Vec<u8>), NetError> {
         self.check_generation()?;
-        self.net.links.call(self, uuid, addresses, call, deadline)
+        self.net.links.call(self, user, (uuid, addresses), call, deadline)
     }
 
     /// As [`Service::call_net`], on a connection that nobody else calls on: a call that is refused, or that nobody answers in time, harms

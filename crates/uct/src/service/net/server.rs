@@ -80,6 +80,11 @@ impl NetServer {
         self.paused.is_some() || self.conns.values().any(|conn| !conn.proven)
     }
 
+    /// The service was busy for so long: that is none of the time in which peers have to prove something.
+    pub(in crate::service) fn spare(&mut self, busy: Duration) {
+        self.conns.values_mut().for_each(|conn| conn.since += busy);
+    }
+
     /// Ends connections without a proof, and takes new ones again.
     pub(in crate::service) fn tidy(&mut self) {
         if self.paused.is_some_and(|since| since.elapsed() >= PAUSE) {

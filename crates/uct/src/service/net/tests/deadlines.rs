@@ -6,7 +6,7 @@ use super::*;
 fn is_late(at: &[SocketAddr], patience: Duration) {
     let (client, begin) = (service(), Instant::now());
     let answer =
-        client.call_net(&[1; 16], at, &asks(3, b"region", &token(), b""), &Deadline::after(patience));
+        client.call_net(0, &[1; 16], at, &asks(3, b"region", &token(), b""), &Deadline::after(patience));
     let error = answer.unwrap_err();
     assert!(matches!(error, NetError::TimedOut { .. }), "{error}");
     assert!(begin.elapsed() >= patience && begin.elapsed() < patience + Duration::from_secs(2));
@@ -99,7 +99,7 @@ fn an_address_that_is_silent_leaves_time_for_the_next() {
     let at = [silent, pair.at[0]];
     let deadline = Deadline::after(Duration::from_secs(4));
     let (link, reply) =
-        pair.client.call_net(&pair.uuid, &at, &asks(3, b"region", &token(), b"hello"), &deadline).unwrap();
+        pair.client.call_net(0, &pair.uuid, &at, &asks(3, b"region", &token(), b"hello"), &deadline).unwrap();
     assert_eq!((link.peer_addr(), reply), (pair.at[0], b"hello".to_vec()));
 }
 
@@ -117,17 +117,17 @@ fn who_waits_for_another_s_call_waits_no_longer_than_asked() {
         let _ = stay.recv();
     });
     let client = service();
-    let (link, _) = client.call_net(&[1; 16], &[at], &asks(3, b"", &token(), b""), &soon()).unwrap();
+    let (link, _) = client.call_net(0, &[1; 16], &[at], &asks(3, b"", &token(), b""), &soon()).unwrap();
     let long = Deadline::after(Duration::from_secs(4));
     std::thread::scope(|scope| {
-        let first = scope.spawn(|| client.call_net(&[1; 16], &[at], &asks(3, b"", &token(), b""), &long));
+        let first = scope.spawn(|| client.call_net(0, &[1; 16], &[at], &asks(3, b"", &token(), b""), &long));
         std::thread::sleep(PATIENCE);
         let begin = Instant::now();
         for _ in 0..2 {
             let second = link.call(&asks(3, b"", &token(), b""), &Deadline::after(PATIENCE));
             assert!(matches!(second, Err(NetError::TimedOut { .. })), "{second:?}");
             let shared =
-                client.call_net(&[1; 16], &[at], &asks(3, b"", &token(), b""), &Deadline::after(PATIENCE));
+                client.call_net(0, &[1; 16], &[at], &asks(3, b"", &token(), b""), &Deadline::after(PATIENCE));
             assert!(matches!(shared, Err(NetError::TimedOut { .. })), "{shared:?}");
         }
         assert!(begin.elapsed() < Duration::from_secs(3) && !first.is_finished());
@@ -145,4 +145,23 @@ fn a_call_in_no_time_leaves_the_connection_as_it_is() {
     assert!(matches!(late, Err(NetError::TimedOut { .. })), "{late:?}");
     assert_eq!(link.call(&asks(3, b"region", &token(), b"more"), &soon()).unwrap(), b"more");
     assert_eq!(*pair.echo.calls.lock(), [b"hello".to_vec(), b"more".to_vec()]);
+}
+
+/// Work that another peer has asked for takes no time from who is about to prove itself.
+#[test]
+fn who_comes_while_the_service_is_busy_is_answered() {
+    let pair = pair(LOCAL);
+    let (mut stream, server) = welcomed(&pair);
+    std::thread::scope(|scope| {
+        let slow = scope.spawn(|| {
+            pair.client.call_net(0, &pair.uuid, &pair.at, &asks(3, b"region", &token(), b"slow"), &soon())
+        });
+        until("it is busy", || pair.echo.calls() == 1);
+        stream.write_all(&Hello { uuid: pair.uuid, nonce: [5; 16] }.encode()).unwrap();
+        stream.read_exact(&mut [0; HEADER_LEN]).unwrap();
+        let greeting = Greeting { uuid: pair.uuid, server, client: [5; 16] };
+        stream.write_all(&proven(&greeting, 1).encode().unwrap()).unwrap();
+        until("its call is taken", || pair.echo.calls() == 2);
+        slow.join().unwrap().unwrap();
+    });
 }

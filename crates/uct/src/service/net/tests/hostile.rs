@@ -196,7 +196,7 @@ fn a_reply_that_is_too_long_is_an_error_of_its_responder() {
     let pair = pair(LOCAL);
     let responder = Arc::new(TooLong);
     pair.server.respond(7, weak(&responder));
-    let answer = pair.client.call_net(&pair.uuid, &pair.at, &asks(7, b"", &token(), b""), &soon());
+    let answer = pair.client.call_net(0, &pair.uuid, &pair.at, &asks(7, b"", &token(), b""), &soon());
     assert_eq!(answer.unwrap_err(), NetError::Refused { address: pair.at[0], status: Status::IoError });
 }
 
@@ -206,7 +206,7 @@ fn one_address_cannot_keep_others_out() {
     let at = SocketAddr::new(LOCAL, pair.at[0].port());
     let crowd: Vec<_> = (0..2 * server::MAX_PER_ADDRESS).map(|_| TcpStream::connect(at).unwrap()).collect();
     let other = [SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2)), at.port())];
-    let answer = pair.client.call_net(&pair.uuid, &other, &asks(3, b"region", &token(), b""), &soon());
+    let answer = pair.client.call_net(0, &pair.uuid, &other, &asks(3, b"region", &token(), b""), &soon());
     assert!(answer.is_ok());
     drop(crowd);
 }

@@ -23,6 +23,7 @@ fn asks<'a>(kind: u16, subject: &'a [u8], token: &'a Token, request: &'a [u8]) -
     NetCall { kind, subject, token, request }
 }
 use crate::export::ExportTable;
+use crate::service::server::PROOF_TIME;
 
 const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
@@ -52,6 +53,10 @@ impl Responder for Echo {
         match request {
             b"busy" => Err(Status::Busy),
             b"panic" => panic!("of no consequence to others"),
+            b"slow" => {
+                std::thread::sleep(PROOF_TIME + Duration::from_millis(500));
+                Ok(Vec::new())
+            }
             _ => Ok(request.to_vec()),
         }
     }
@@ -105,7 +110,7 @@ fn pair(address: IpAddr) -> Pair {
 
 impl Pair {
     fn call(&self, subject: &[u8], token: &Token) -> Result<(Arc<NetLink>, Vec<u8>), NetError> {
-        self.client.call_net(&self.uuid, &self.at, &asks(3, subject, token, b"hello"), &soon())
+        self.client.call_net(0, &self.uuid, &self.at, &asks(3, subject, token, b"hello"), &soon())
     }
 }
 
@@ -121,6 +126,12 @@ fn calls_share_a_connection_and_its_end_is_told_once() {
         let busy = link.call(&asks(3, b"region", &token(), b"busy"), &soon()).unwrap_err();
         assert_eq!(busy.status(), Status::Busy);
         assert_eq!(link.peer_addr(), pair.at[0]);
+        let token = token();
+        let call = asks(3, b"region", &token, b"");
+        let (others, _) = pair.client.call_net(1, &pair.uuid, &pair.at, &call, &soon()).unwrap();
+        assert!(!Arc::ptr_eq(&link, &others), "another user has its own");
+        drop(others);
+        until("its end is told", || pair.echo.ended.lock().pop().is_some());
         assert!(!link.state().is_gone() && pair.echo.ended.lock().is_empty());
         drop((link, same));
         until("its end is told", || !pair.echo.ended.lock().is_empty());
@@ -139,9 +150,9 @@ fn refusals_say_no_more_than_is_known() {
     assert_eq!(pair.call(b"revoked", &token()).unwrap_err(), NetError::Stale { address });
     let wrong = pair.call(b"revoked", &Token::from_bytes([8; 16])).unwrap_err();
     assert_eq!(wrong, NetError::Denied { address });
-    let nobody = pair.client.call_net(&pair.uuid, &pair.at, &asks(4, b"region", &token(), b""), &soon());
+    let nobody = pair.client.call_net(0, &pair.uuid, &pair.at, &asks(4, b"region", &token(), b""), &soon());
     assert_eq!(nobody.unwrap_err(), NetError::Unknown { address });
-    let other = pair.client.call_net(&[9; 16], &pair.at, &asks(3, b"region", &token(), b""), &soon());
+    let other = pair.client.call_net(0, &[9; 16], &pair.at, &asks(3, b"region", &token(), b""), &soon());
     assert_eq!(other.unwrap_err(), NetError::OtherContext { address });
     assert_eq!(pair.echo.calls(), 0);
 }
@@ -173,7 +184,7 @@ fn errors_have_a_status_and_a_remedy() {
 #[test]
 fn the_end_of_a_service_is_told_to_its_callers() {
     let Pair { server, client, echo, uuid, at } = pair(LOCAL);
-    let (link, _) = client.call_net(&uuid, &at, &asks(3, b"region", &token(), b""), &soon()).unwrap();
+    let (link, _) = client.call_net(0, &uuid, &at, &asks(3, b"region", &token(), b""), &soon()).unwrap();
     let state = Arc::default();
     let _watching = link.watch(&client, &state).unwrap();
     drop(server);
@@ -182,13 +193,18 @@ fn the_end_of_a_service_is_told_to_its_callers() {
     assert!(TcpStream::connect(at[0]).is_err(), "nobody listens");
 }
 
-/// A peer by hand, that has said hello.
-fn raw(pair: &Pair) -> (TcpStream, Greeting) {
+/// A peer by hand, that has said nothing; the number it was told.
+fn welcomed(pair: &Pair) -> (TcpStream, [u8; 16]) {
     let mut stream = TcpStream::connect(pair.at[0]).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     let mut welcome = [0; WELCOME_LEN];
     stream.read_exact(&mut welcome).unwrap();
-    let server = Welcome::decode(&welcome).unwrap().nonce;
+    (stream, Welcome::decode(&welcome).unwrap().nonce)
+}
+
+/// A peer by hand, that has said hello.
+fn raw(pair: &Pair) -> (TcpStream, Greeting) {
+    let (mut stream, server) = welcomed(pair);
     stream.write_all(&Hello { uuid: pair.uuid, nonce: [5; 16] }.encode()).unwrap();
     stream.read_exact(&mut [0; HEADER_LEN]).unwrap();
     (stream, Greeting { uuid: pair.uuid, server, client: [5; 16] })

@@ -25,8 +25,8 @@ fn a_call_that_may_have_been_taken_is_not_sent_again() {
         drop(stream);
         listener
     });
-    let (link, _) = client.call_net(&[1; 16], &at, &asks(3, b"", &token(), b""), &soon()).unwrap();
-    let second = client.call_net(&[1; 16], &at, &asks(3, b"", &token(), b"once"), &soon());
+    let (link, _) = client.call_net(0, &[1; 16], &at, &asks(3, b"", &token(), b""), &soon()).unwrap();
+    let second = client.call_net(0, &[1; 16], &at, &asks(3, b"", &token(), b"once"), &soon());
     assert_eq!(second.unwrap_err(), NetError::Unanswered { address: at[0] });
     assert!(link.state().is_gone());
     let listener = server.join().unwrap();
@@ -65,9 +65,9 @@ fn a_call_that_was_not_sent_goes_by_a_new_connection() {
             answer(&mut stream, &greeting);
         }
     });
-    let (link, _) = client.call_net(&[1; 16], &at, &asks(3, b"", &token(), b""), &soon()).unwrap();
+    let (link, _) = client.call_net(0, &[1; 16], &at, &asks(3, b"", &token(), b""), &soon()).unwrap();
     until("its end is told", || link.state().is_gone());
-    let (other, _) = client.call_net(&[1; 16], &at, &asks(3, b"", &token(), b""), &soon()).unwrap();
+    let (other, _) = client.call_net(0, &[1; 16], &at, &asks(3, b"", &token(), b""), &soon()).unwrap();
     assert!(!Arc::ptr_eq(&link, &other));
     assert_eq!(link.call(&asks(3, b"", &token(), b""), &soon()), Err(NetError::Closed { address: at[0] }));
     server.join().unwrap();
@@ -104,7 +104,7 @@ fn a_responder_that_panics_at_an_end_harms_no_other() {
     let ill = Arc::new(AtEnd::default());
     pair.server.respond(4, weak(&ill));
     let (link, _) =
-        pair.client.call_net(&pair.uuid, &pair.at, &asks(4, b"region", &token(), b""), &soon()).unwrap();
+        pair.client.call_net(0, &pair.uuid, &pair.at, &asks(4, b"region", &token(), b""), &soon()).unwrap();
     link.call(&asks(3, b"region", &token(), b""), &soon()).unwrap();
     drop(link);
     until("both are told", || ill.0.ended.lock().len() == 1 && pair.echo.ended.lock().len() == 1);

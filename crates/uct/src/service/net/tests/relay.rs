@@ -55,7 +55,7 @@ fn asking(
     let (at, relaying) = relay(pair.at[0], change);
     let deadline = Deadline::after(patience);
     let client = service();
-    let called = client.call_net(&pair.uuid, &[at], &asks(3, b"region", &token(), b"first"), &deadline);
+    let called = client.call_net(0, &pair.uuid, &[at], &asks(3, b"region", &token(), b"first"), &deadline);
     let answer = called.and_then(|(link, _)| link.call(&asks(3, b"region", &token(), request), &deadline));
     drop(client);
     relaying.join().unwrap();
@@ -231,7 +231,7 @@ fn a_recorded_conversation_is_no_answer() {
         next_call(&mut stream).unwrap();
         stream.write_all(&heard[2]).unwrap();
     });
-    let answer = pair.client.call_net(&pair.uuid, &at, &asks(3, b"region", &token(), b""), &soon());
+    let answer = pair.client.call_net(0, &pair.uuid, &at, &asks(3, b"region", &token(), b""), &soon());
     assert_eq!(answer.unwrap_err(), NetError::Unproven { address: at[0] });
     replaying.join().unwrap();
 }
@@ -248,7 +248,7 @@ fn a_proof_for_one_context_is_none_for_another() {
         bytes
     };
     let (at, relaying) = relay(other.at[0], change);
-    let answer = one.client.call_net(&one.uuid, &[at], &asks(3, b"region", &token(), b""), &soon());
+    let answer = one.client.call_net(0, &one.uuid, &[at], &asks(3, b"region", &token(), b""), &soon());
     assert_eq!(answer.unwrap_err(), NetError::Denied { address: at });
     relaying.join().unwrap();
     assert_eq!(other.echo.calls(), 0);
@@ -265,7 +265,7 @@ fn forged(reply: Reply<'_>) -> NetError {
         next_call(&mut stream).unwrap();
         stream.write_all(&bytes).unwrap();
     });
-    let answer = client.call_net(&[1; 16], &at, &asks(3, b"", &token(), b""), &soon());
+    let answer = client.call_net(0, &[1; 16], &at, &asks(3, b"", &token(), b""), &soon());
     liar.join().unwrap();
     answer.unwrap_err()
 }

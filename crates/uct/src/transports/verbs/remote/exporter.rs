@@ -185,15 +185,15 @@ impl Exports {
         let mut guests = self.guests.lock();
         let guest = guests.get_mut(&conn).ok_or(Status::InvalidParam)?;
         let lane = guest.lanes.get_mut(usize::from(lane)).ok_or(Status::InvalidParam)?;
-        *lane = None; // it has failed, or its importer would not ask
         let cq = Cq::new(&self.device.context, 1).map_err(|errno| no_resource("ibv_create_cq", errno))?;
         let unconnected = self.device.queue_pair_in(&guest.pd, cq, ANSWERS, self.device.peers());
         let unconnected = unconnected.map_err(|errno| no_resource("ibv_create_qp", errno))?;
         let address = unconnected.address();
-        *lane = Some(unconnected.connect(peer).map_err(|errno| {
+        let connected = unconnected.connect(peer).map_err(|errno| {
             tracing::warn!(%errno, "an importer's queue pair cannot be connected with");
             Status::Unreachable
-        })?);
+        })?;
+        *lane = Some(connected); // the one before has failed, or its importer would not ask
         Ok(address)
     }
 

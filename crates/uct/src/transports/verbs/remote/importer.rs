@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use rdma_core_sys::ibv_access_flags;
 use ucs::Status;
 use ucs::fork::{self, Generation};
-use ucs::sync::{AtomicBool, Ordering};
+use ucs::sync::{AtomicBool, AtomicU64, Ordering};
 use ucs::time::Deadline;
 
 use super::wire::{Attached, Request, Subject};
@@ -47,6 +47,9 @@ pub(in crate::transports::verbs) struct Importers {
     device: Arc<Device>,
     service: Arc<Service>,
     patience: Duration,
+    /// By which it has connections of its own: for each, an exporter has the queue pairs of one device, and gives them up when it is asked
+    /// for others.
+    number: u64,
     peers: Mutex<Vec<Weak<Peer>>>,
 }
 
@@ -74,8 +77,10 @@ impl Importers {
         service: &Arc<Service>,
         patience: Duration,
     ) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
         let (device, service) = (Arc::clone(device), Arc::clone(service));
-        Self { device, service, patience, peers: Mutex::default() }
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        Self { device, service, patience, number, peers: Mutex::default() }
     }
 
     /// Attaches an export of another machine, or of this one.
@@ -88,6 +93,7 @@ impl Importers {
         let subject = Subject::new(at.guid, claim).encode();
         let asked = Request::Attach.encode();
         let called = self.service.call_net(
+            self.number,
             at.uuid,
             &[at.address],
             &NetCall { kind: at.kind, subject: &subject, token: &claim.token, request: &asked },
