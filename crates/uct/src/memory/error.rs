@@ -74,6 +74,12 @@ pub enum DeviceReason {
         /// The device's status in words.
         words: &'static str,
     },
+    /// The far device does not do what it is asked for, whatever memory it is of.
+    #[error("{words}")]
+    Refused {
+        /// The device's status in words.
+        words: &'static str,
+    },
     /// A call of its library failed.
     #[error("{call}: {errno}")]
     Call {
@@ -169,7 +175,7 @@ impl DeviceReason {
                 "see whether the port is up and the peer's machine is there (`rdma link`), then try again: the connection is \
                  made anew"
             }
-            Self::Call { .. } | Self::Over => {
+            Self::Call { .. } | Self::Refused { .. } | Self::Over => {
                 "try again: the connection is made anew; see what the kernel says (`dmesg`)"
             }
         }

@@ -104,14 +104,16 @@ impl Stream {
         self.write(&bytes, deadline)?;
         self.is_broken = false;
         self.untaken += 1;
-        while self.untaken > 1 {
-            self.take_one(deadline)?;
-        }
         let bad = |error| NetError::BadReply { address, error };
-        let answer = self.take_one(deadline).map_err(|error| match error {
+        // It may have been taken: never again as one that was not.
+        let unanswered = |error| match error {
             NetError::Closed { address } => NetError::Unanswered { address },
             error => error,
-        })?;
+        };
+        while self.untaken > 1 {
+            self.take_one(deadline).map_err(unanswered)?;
+        }
+        let answer = self.take_one(deadline).map_err(unanswered)?;
         let reply = Reply::decode(&answer).map_err(bad)?;
         if reply.sequence != sequence {
             return Err(bad(DecodeError::Unknown("sequence number")));
@@ -134,8 +136,14 @@ impl Stream {
     /// Calls, and waits for nothing: whatever the answer is, it is taken before the next one. `false`: that cannot be done now, and nothing
     /// is sent.
     pub(super) fn tell(&mut self, call: &NetCall<'_>) -> Result<bool, NetError> {
-        if self.untaken >= MAX_UNTAKEN {
-            return Ok(false);
+        // What has been answered meanwhile makes room.
+        let now = Deadline::after(Duration::ZERO);
+        while self.untaken >= MAX_UNTAKEN {
+            match self.take_one(&now) {
+                Ok(_) => {}
+                Err(NetError::TimedOut { .. }) => return Ok(false),
+                Err(error) => return Err(error),
+            }
         }
         let before = self.sequence;
         let (_, bytes) = self.next(call)?;

@@ -37,6 +37,8 @@ const LONG: usize = 1 << 20;
 /// How long nothing may complete: longer than a device tries to have a request acknowledged. Then its queue pair is destroyed.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// How long an access waits for those before it.
+const TURN: Duration = Duration::from_secs(300);
 /// How often it is looked, while nothing completes, whether the peer is gone.
 const LOOKS: Duration = Duration::from_millis(1);
 
@@ -142,22 +144,22 @@ impl Queue {
         Self { device: Arc::clone(device), plain: lane(0), long: lane(1) }
     }
 
-    /// Connects both lanes now.
+    /// Connects both lanes now. One that an access has is connected, or will say why not.
     pub(super) fn connect(&self, connect: &dyn Connect) -> Result<(), AccessError> {
-        for lane in [&self.plain, &self.long] {
-            Flight::begin(&self.device, lane.lock(), connect)?;
+        for lane in [&self.plain, &self.long].into_iter().filter_map(Mutex::try_lock) {
+            Flight::begin(&self.device, lane, connect)?;
         }
         Ok(())
     }
 
     /// The long lane, for requests that go along with those of other queues, or with accesses to other memory.
     pub(super) fn long<'q>(&'q self, connect: &'q dyn Connect) -> Result<Flight<'q>, AccessError> {
-        Flight::begin(&self.device, self.long.lock(), connect)
+        Flight::begin(&self.device, turn(&self.long, connect)?, connect)
     }
 
     fn flight<'q>(&'q self, len: usize, connect: &'q dyn Connect) -> Result<Flight<'q>, AccessError> {
         let lane = if len < LONG { &self.plain } else { &self.long };
-        Flight::begin(&self.device, lane.lock(), connect)
+        Flight::begin(&self.device, turn(lane, connect)?, connect)
     }
 
     /// Copies `len` bytes to the other process's memory; `read` fills a part of them, while others are on their way.
@@ -287,6 +289,25 @@ impl Queue {
         let mut before = [0; size_of::<u64>()];
         flight.copy_out(0, &mut before)?;
         Ok(u64::from_ne_bytes(before))
+    }
+}
+
+/// The lane, once accesses before this one have ended: each does in its own time. Not of a peer that is gone.
+fn turn<'q>(lane: &'q Mutex<Lane>, connect: &dyn Connect) -> Result<MutexGuard<'q, Lane>, AccessError> {
+    if let Some(lane) = lane.try_lock() {
+        return Ok(lane);
+    }
+    let begin = Instant::now();
+    loop {
+        if let Some(lane) = lane.try_lock_for(10 * LOOKS) {
+            return Ok(lane);
+        }
+        if connect.is_gone() {
+            return Err(device(DeviceReason::Over));
+        }
+        if begin.elapsed() > TURN {
+            return Err(device(DeviceReason::Late { waited: begin.elapsed() }));
+        }
     }
 }
 
@@ -530,10 +551,10 @@ pub(super) fn device(why: DeviceReason) -> AccessError {
 /// What the status of a failed request means for the access it was of.
 fn error_of(status: ibv_wc_status, words: &'static str) -> AccessError {
     match status {
-        // The key names nothing any more: the registration was ended while the request was on its way.
-        ibv_wc_status::IBV_WC_REM_ACCESS_ERR
-        | ibv_wc_status::IBV_WC_REM_INV_REQ_ERR
-        | ibv_wc_status::IBV_WC_REM_OP_ERR => AccessError::Stale { done: 0, why: StaleReason::Revoked },
+        // The key names nothing any more: the registration was ended while the request was on its way. Nothing else says so: an error within the
+        // far device (`IBV_WC_REM_OP_ERR`) may pass.
+        ibv_wc_status::IBV_WC_REM_ACCESS_ERR => AccessError::Stale { done: 0, why: StaleReason::Revoked },
+        ibv_wc_status::IBV_WC_REM_INV_REQ_ERR => device(DeviceReason::Refused { words }),
         ibv_wc_status::IBV_WC_LOC_PROT_ERR => {
             AccessError::AccessDenied { done: 0, why: DeniedReason::Protection }
         }
@@ -550,9 +571,15 @@ mod tests {
         let error = |status| error_of(status, "words");
         assert_eq!(error(ibv_wc_status::IBV_WC_REM_ACCESS_ERR).status(), ucs::Status::Stale);
         assert_eq!(error(ibv_wc_status::IBV_WC_LOC_PROT_ERR).status(), ucs::Status::AccessDenied);
-        let other = error(ibv_wc_status::IBV_WC_RETRY_EXC_ERR);
-        assert_eq!(other.status(), ucs::Status::IoError);
-        assert!(other.to_string().contains("words"), "{other}");
+        let others = [
+            ibv_wc_status::IBV_WC_RETRY_EXC_ERR,
+            ibv_wc_status::IBV_WC_REM_OP_ERR,
+            ibv_wc_status::IBV_WC_REM_INV_REQ_ERR,
+        ];
+        for other in others.map(error) {
+            assert_eq!(other.status(), ucs::Status::IoError, "an import is not over for that");
+            assert!(other.to_string().contains("words"), "{other}");
+        }
     }
 
     #[test]

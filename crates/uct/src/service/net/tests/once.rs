@@ -34,6 +34,47 @@ fn a_call_that_may_have_been_taken_is_not_sent_again() {
     assert!(listener.accept().is_err(), "it came again");
 }
 
+/// Also while the answer to something told before is waited for.
+#[test]
+fn a_call_behind_what_was_told_is_not_sent_again() {
+    let (client, listener) = (service(), TcpListener::bind((LOCAL, 0)).unwrap());
+    let at = [listener.local_addr().unwrap()];
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let greeting = greet(&mut stream).unwrap();
+        answer(&mut stream, &greeting);
+        let taken = [next_call(&mut stream).unwrap(), next_call(&mut stream).unwrap()];
+        assert_eq!(
+            taken.map(|call| Call::decode(&call).unwrap().request.to_vec()),
+            [b"told".to_vec(), b"once".to_vec()]
+        );
+        drop(stream);
+        listener
+    });
+    let (link, _) = client.call_net(0, &[1; 16], &at, &asks(3, b"", &token(), b""), &soon()).unwrap();
+    assert!(link.tell(&asks(3, b"", &token(), b"told"), Duration::ZERO));
+    let second = client.call_net(0, &[1; 16], &at, &asks(3, b"", &token(), b"once"), &soon());
+    assert_eq!(second.unwrap_err(), NetError::Unanswered { address: at[0] });
+    let listener = server.join().unwrap();
+    listener.set_nonblocking(true).unwrap();
+    assert!(listener.accept().is_err(), "it came again");
+}
+
+/// As many as one likes, of which nobody waits for an answer: those that have come make room.
+#[test]
+fn what_is_told_is_told_however_much_it_is() {
+    let pair = pair(LOCAL);
+    let (link, _) = pair.call(b"region", &token()).unwrap();
+    for told in 1..2000 {
+        until("there is room", || link.tell(&asks(3, b"region", &token(), b"told"), Duration::ZERO));
+        if told % 400 == 0 {
+            until("all have come", || pair.echo.calls() > told);
+        }
+    }
+    until("all have come", || pair.echo.calls() == 2000);
+    assert!(link.call(&asks(3, b"region", &token(), b""), &soon()).is_ok());
+}
+
 #[test]
 fn a_call_to_an_ended_connection_is_not_sent() {
     let listener = TcpListener::bind((LOCAL, 0)).unwrap();

@@ -9,6 +9,7 @@
 #![allow(unsafe_code)]
 
 use std::any::Any;
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -58,6 +59,32 @@ pub(in crate::transports::verbs) struct Importers {
 struct Peer {
     queue: Queue,
     link: Arc<NetLink>,
+    /// Imports that have ended, of which it could not be told yet.
+    farewells: Mutex<VecDeque<Farewell>>,
+}
+
+/// An import that has ended: its exporter is to end the registration.
+#[derive(Debug)]
+struct Farewell {
+    kind: u16,
+    subject: [u8; super::wire::SUBJECT_LEN],
+    token: Token,
+}
+
+impl Peer {
+    /// Tells it of those that have ended, as far as that can be done within this time. The end of the connection tells of the others.
+    fn bid(&self, farewell: Option<Farewell>, patience: Duration) {
+        let mut all = self.farewells.lock();
+        all.extend(farewell);
+        let request = Request::Detach.encode();
+        while let Some(Farewell { kind, subject, token }) = all.front() {
+            let call = NetCall { kind: *kind, subject, token, request: &request };
+            if !self.link.tell(&call, patience) {
+                break;
+            }
+            all.pop_front();
+        }
+    }
 }
 
 /// Where an export is asked for.
@@ -138,10 +165,11 @@ impl Importers {
         peers.retain(|peer| peer.strong_count() > 0);
         let mut known = peers.iter().filter_map(Weak::upgrade);
         if let Some(peer) = known.find(|peer| Arc::ptr_eq(&peer.link, link)) {
+            peer.bid(None, Duration::ZERO);
             return peer;
         }
-        let queue = Queue::new(&self.device);
-        let peer = Arc::new(Peer { queue, link: Arc::clone(link) });
+        let (queue, farewells) = (Queue::new(&self.device), Mutex::default());
+        let peer = Arc::new(Peer { queue, link: Arc::clone(link), farewells });
         peers.push(Arc::downgrade(&peer));
         peer
     }
@@ -381,7 +409,8 @@ impl Attachment for RemoteImport {
         let remote = self.remote(offset);
         atomic::run(op, |step| self.peer.queue.atomic(step, remote, self)).map_err(|error| match error {
             // That is also what a device says that has no atomics: it is asked which.
-            AccessError::Stale { why: StaleReason::Revoked, .. } => match self.asked_why() {
+            AccessError::Stale { why: StaleReason::Revoked, .. }
+            | AccessError::Device { why: DeviceReason::Refused { .. }, .. } => match self.asked_why() {
                 Some(why) => AccessError::stale(why),
                 None => AccessError::Unsupported { why: "the exporter's device has no atomics" },
             },
@@ -475,7 +504,8 @@ impl Drop for RemoteImport {
     fn drop(&mut self) {
         // Otherwise the registration ends with the connection, which the last import of this exporter ends.
         if self.known().is_ok() {
-            let _ = self.peer.link.tell(&self.asks(&Request::Detach.encode()), FAREWELL);
+            let (kind, subject, token) = (self.kind, self.subject, self.token);
+            self.peer.bid(Some(Farewell { kind, subject, token }), FAREWELL);
         }
     }
 }
