@@ -1,8 +1,14 @@
 //! How many may be connected: who has proven a token keeps its place.
 
-use uct::service::net::server::{MAX_CONNECTIONS, MAX_PER_ADDRESS};
+use uct::service::net::server::{FILES, MAX_UNPROVEN_PER_ADDRESS};
 
-use super::peer::{At, Raw, Server};
+use super::peer::{At, Raw, Server, until};
+
+/// Descriptors of the server.
+const NOFILE: u64 = 256;
+/// As many as may have proven a token, and of one address.
+const PROVEN: usize = (NOFILE / FILES) as usize;
+const PER_ADDRESS: usize = PROVEN / 2;
 
 /// As many from that address as may come, each with a proof.
 fn proven(host: u8, at: &At) -> Vec<Raw> {
@@ -11,7 +17,7 @@ fn proven(host: u8, at: &At) -> Vec<Raw> {
         assert!(raw.is_answered());
         raw
     };
-    (0..MAX_PER_ADDRESS).map(|_| one()).collect()
+    (0..PER_ADDRESS).map(|_| one()).collect()
 }
 
 /// Whether one from that address is let in, and answered.
@@ -20,34 +26,31 @@ fn is_let_in(host: u8, at: &At) -> bool {
 }
 
 pub fn one_address_has_its_share() {
-    let mut server = Server::start();
+    let mut server = Server::with_files(NOFILE);
     let mut all = proven(1, &server.at);
     let mut other = Raw::from(2, &server.at).unwrap();
     assert!(!is_let_in(1, &server.at), "one more than may be");
     assert!(other.is_answered(), "nobody of another address gives way");
     assert!(all.iter_mut().all(Raw::is_answered), "those that were there go on");
-    // One without a proof gives way to the next of its address.
     let before = server.ended();
     drop(all.pop());
-    super::peer::until("its place is free", || server.ended() > before);
-    let mut idle = Raw::from(1, &server.at).unwrap();
+    until("its place is free", || server.ended() > before);
+    // One without a proof gives way to the next of its address.
+    let mut idle: Vec<_> = (0..MAX_UNPROVEN_PER_ADDRESS).map(|_| Raw::from(1, &server.at).unwrap()).collect();
     assert!(is_let_in(1, &server.at));
-    assert!(!idle.is_answered(), "it has given way");
+    assert!(!idle[0].is_answered(), "it has given way");
     assert!(all.iter_mut().all(Raw::is_answered));
 }
 
 pub fn who_has_proven_a_token_keeps_its_place() {
-    let mut server = Server::start();
-    let hosts = u8::try_from(MAX_CONNECTIONS / MAX_PER_ADDRESS).unwrap();
-    let mut all: Vec<Raw> = (1..=hosts).flat_map(|host| proven(host, &server.at)).collect();
-    assert_eq!(all.len(), MAX_CONNECTIONS);
-    assert!(!is_let_in(hosts + 1, &server.at), "one more than may be");
+    let mut server = Server::with_files(NOFILE);
+    let mut all: Vec<Raw> = (1..=2).flat_map(|host| proven(host, &server.at)).collect();
+    assert_eq!(all.len(), PROVEN);
+    assert!(!is_let_in(3, &server.at), "one more than may be");
     assert!(all.iter_mut().all(Raw::is_answered), "those that were there go on");
     let before = server.ended();
     drop(all.pop());
-    super::peer::until("its place is free", || server.ended() > before);
-    let mut idle = Raw::from(hosts + 1, &server.at).unwrap();
-    assert!(is_let_in(hosts + 2, &server.at));
-    assert!(!idle.is_answered(), "it has given way");
+    until("its place is free", || server.ended() > before);
+    assert!(is_let_in(3, &server.at));
     assert!(all.iter_mut().all(Raw::is_answered));
 }

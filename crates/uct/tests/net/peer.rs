@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
-use testkit::{Child, Role, role};
+use testkit::{Child, Resource, Role, role, with_rlimit};
 use ucs::Status;
 use ucs::time::Deadline;
 use uct::export::{ExportTable, Token};
@@ -74,8 +74,17 @@ impl Serving {
     }
 }
 
-/// Answers at all addresses of this machine, until it is told to end. Tells how many connections have ended.
+/// Answers at all addresses of this machine, until it is told to end. Tells how many connections have ended. The argument, if any: how many
+/// descriptors this process may have.
 pub fn server() {
+    let files = role::args().first().map(|files| files.parse().unwrap());
+    match files {
+        Some(files) => with_rlimit(Resource::Nofile, files, serve),
+        None => serve(),
+    }
+}
+
+fn serve() {
     let serving = Serving::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
     serving.tell();
     while role::recv() == b"ended" {
@@ -91,7 +100,16 @@ pub struct Server {
 
 impl Server {
     pub fn start() -> Self {
-        let mut child = Role::spawn("peer::server");
+        Self::of(Role::new("peer::server"))
+    }
+
+    /// With so many descriptors.
+    pub fn with_files(files: u64) -> Self {
+        Self::of(Role::new("peer::server").arg(files.to_string()))
+    }
+
+    fn of(role: Role) -> Self {
+        let mut child = role.start();
         let at = At::told(&mut child);
         Self { child, at }
     }

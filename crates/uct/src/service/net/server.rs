@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, SocketFlags, acceptfrom_with, shutdown};
+use ucs::mem::Limit;
 use ucs::sync::{AtomicU64, Ordering};
 
 use super::conn::{Conn, Next};
@@ -17,10 +18,13 @@ use super::{ConnId, Responders};
 use crate::service::server::PROOF_TIME;
 use crate::service::watch::Watches;
 
-/// Peers connected at once.
-pub const MAX_CONNECTIONS: usize = 256;
-/// Connections from one address at once: it cannot keep the others out.
-pub const MAX_PER_ADDRESS: usize = 64;
+/// Connections at once that have proven nothing.
+pub const MAX_UNPROVEN: usize = 256;
+/// Those of one address: it cannot keep the others out.
+pub const MAX_UNPROVEN_PER_ADDRESS: usize = 64;
+/// Of the descriptors that this process may have, one in so many is for a connection that has proven a token: of each peer that has imported memory of this
+/// context, and of each interface that has endpoints to one here. Half of them may be of one address.
+pub const FILES: u64 = 4;
 /// How long no connection is taken when there was no descriptor for one.
 pub(super) const PAUSE: Duration = Duration::from_millis(100);
 
@@ -37,6 +41,8 @@ pub(in crate::service) struct NetServer {
     paused: Option<Instant>,
     /// The last that wanted to come could not; it was told to the log.
     is_short: bool,
+    /// That there were as many as may be was told to the log.
+    is_full: bool,
 }
 
 impl NetServer {
@@ -55,6 +61,7 @@ impl NetServer {
             conns: HashMap::new(),
             paused: None,
             is_short: false,
+            is_full: false,
         }
     }
 
@@ -136,12 +143,20 @@ impl NetServer {
     }
 
     fn come(&mut self, socket: OwnedFd, address: IpAddr) {
-        let same = self.conns.values().filter(|conn| conn.address == address).count();
-        if same >= MAX_PER_ADDRESS && !self.make_room(|conn| conn.address == address) {
-            return;
+        let most = usize::try_from(Limit::OpenFiles.value() / FILES).unwrap_or(usize::MAX);
+        let (mut proven, mut of_address) = ([0, 0], [0, 0]);
+        for conn in self.conns.values() {
+            proven[usize::from(conn.proven)] += 1;
+            of_address[usize::from(conn.proven)] += usize::from(conn.address == address);
         }
-        if self.conns.len() >= MAX_CONNECTIONS && !self.make_room(|_| true) {
-            return;
+        if proven[1] >= most || of_address[1] >= most.div_ceil(2) {
+            return self.tell_once(proven[1], most);
+        }
+        if of_address[0] >= MAX_UNPROVEN_PER_ADDRESS {
+            self.make_room(|conn| conn.address == address);
+        }
+        if proven[0] >= MAX_UNPROVEN {
+            self.make_room(|_| true);
         }
         let (Ok(()), Ok(nonce)) = (socket::prepare(socket.as_fd()), socket::nonce()) else { return };
         let id = self.next.fetch_add(1, Ordering::Relaxed);
@@ -152,11 +167,24 @@ impl NetServer {
         }
     }
 
-    /// The one of these that has waited longest without a proof goes; if all have one, the new one does.
-    fn make_room(&mut self, of: impl Fn(&Conn) -> bool) -> bool {
+    /// The one of these that has waited longest without a proof goes.
+    fn make_room(&mut self, of: impl Fn(&Conn) -> bool) {
         let idle = self.conns.iter().filter(|(_, conn)| !conn.proven && of(conn));
         let idle = idle.min_by_key(|(_, conn)| conn.since).map(|(id, _)| *id);
-        idle.inspect(|id| self.close(*id)).is_some()
+        idle.into_iter().for_each(|id| self.close(id));
+    }
+
+    /// There are as many as may be.
+    #[cold]
+    fn tell_once(&mut self, proven: usize, most: usize) {
+        if !std::mem::replace(&mut self.is_full, true) {
+            tracing::warn!(
+                proven,
+                most,
+                "a peer of another machine is turned away, and others will be without a word: a quarter of RLIMIT_NOFILE (`ulimit -n`) may \
+                 be connected, and half of these from one address"
+            );
+        }
     }
 
     /// There is no descriptor for a connection: it stays in the queue, and looking again at once would spin.

@@ -204,7 +204,8 @@ fn a_reply_that_is_too_long_is_an_error_of_its_responder() {
 fn one_address_cannot_keep_others_out() {
     let pair = pair(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
     let at = SocketAddr::new(LOCAL, pair.at[0].port());
-    let crowd: Vec<_> = (0..2 * server::MAX_PER_ADDRESS).map(|_| TcpStream::connect(at).unwrap()).collect();
+    let crowd: Vec<_> =
+        (0..2 * server::MAX_UNPROVEN_PER_ADDRESS).map(|_| TcpStream::connect(at).unwrap()).collect();
     let other = [SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2)), at.port())];
     let answer = pair.client.call_net(0, &pair.uuid, &other, &asks(3, b"region", &token(), b""), &soon());
     assert!(answer.is_ok());
