@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use ucs::mem::shared::BoundsError;
@@ -22,6 +22,8 @@ use crate::transports::verbs::device::Device;
 
 /// Most bytes of a message.
 pub(super) const MAX_AM: usize = SEGMENT - HEADER_LEN;
+/// Longer than a device tries to have a request acknowledged.
+pub(super) const DEVICE_TRIES: Duration = Duration::from_secs(10);
 /// Completions that are looked at at once.
 const AT_ONCE: usize = 4 * BATCH;
 
@@ -111,7 +113,9 @@ impl Endpoint {
     #[cold]
     fn broke_down(&mut self, words: &'static str) {
         if self.failure.is_none() {
-            let event = self.device.events.since(Instant::now());
+            // When it was posted nobody has noted. It may be that the port was down for a moment only.
+            let posted = Instant::now().checked_sub(DEVICE_TRIES).unwrap_or_else(Instant::now);
+            let event = self.device.events.since(posted);
             tracing::debug!(words, ?event, "a request of an endpoint has failed");
             self.fail(Gone::Failed(event.map_or(words, DeviceEvent::words)));
         }
@@ -347,7 +351,8 @@ pub(super) struct Leaving {
 }
 
 impl Leaving {
-    pub(super) fn new(ep: Endpoint, deadline: Deadline) -> Self {
+    pub(super) fn new(mut ep: Endpoint, deadline: Deadline) -> Self {
+        ep.wanted = false; // nobody sends by it any more
         Self { ep, is_told: false, deadline }
     }
 
@@ -380,9 +385,12 @@ impl Leaving {
         false
     }
 
-    /// Has the next completion wake this side.
-    pub(super) fn notify(&mut self) {
-        let _ = self.ep.may_sleep();
+    /// Has the next completion wake this side. `None`: it is at its end; `false`: there is something to do.
+    pub(super) fn may_sleep(&mut self) -> Option<bool> {
+        if self.is_done() {
+            return None; // what had come until now is dropped
+        }
+        Some(self.ep.may_sleep())
     }
 }
 

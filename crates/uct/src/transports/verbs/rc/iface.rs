@@ -20,7 +20,7 @@ use ucs::fork::{self, Generation};
 use ucs::mem::MemError;
 use ucs::time::Deadline;
 
-use super::endpoint::{Endpoint, Leaving, MAX_AM};
+use super::endpoint::{DEVICE_TRIES, Endpoint, Leaving, MAX_AM};
 use super::entrance::Entrance;
 use super::life::Life;
 use super::queue::{MESSAGES, OpenError, Opening};
@@ -40,8 +40,8 @@ use crate::transports::verbs::sys::Channel;
 
 /// Kinds of calls to interfaces: each of a context has its own.
 const KINDS: std::ops::RangeInclusive<u16> = 0x1000..=0x1fff;
-/// How long an endpoint that is given up is kept for what it has sent to arrive: longer than a device tries.
-const LINGER: Duration = Duration::from_secs(10);
+/// How long an endpoint that is given up is kept for what it has sent to arrive.
+const LINGER: Duration = DEVICE_TRIES;
 /// How long a dropped interface waits for that.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
@@ -313,7 +313,11 @@ impl Iface for RcIface {
         self.is_armed = true;
         let mut idle = true;
         self.eps.each(|_, (ep, _)| idle &= ep.is_over || ep.may_sleep());
-        self.leaving.iter_mut().for_each(|(leaving, _)| leaving.notify());
+        self.leaving.retain_mut(|(leaving, _)| {
+            let sleeps = leaving.may_sleep();
+            idle &= sleeps.unwrap_or(true);
+            sleeps.is_some()
+        });
         let idle = idle && !self.entrance.has_news();
         if !idle {
             self.disarm();

@@ -36,7 +36,8 @@ impl Channel {
         self.raw
     }
 
-    /// Takes an event, if there is one. To be called by one thread at a time, and not while a queue of this channel is dropped.
+    /// Takes an event, if there is one. To be called by one thread at a time, and not while a queue of this channel is dropped that an event was
+    /// ever asked of: others have none.
     pub(in super::super) fn take(&self) -> bool {
         let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
         let library = self.context.library;
