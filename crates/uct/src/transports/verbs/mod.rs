@@ -25,6 +25,8 @@ mod import;
 mod md;
 pub mod mkey;
 mod odp;
+#[cfg(all(test, feature = "rxe-tests"))]
+mod opt_in;
 mod placer;
 mod port;
 mod queue;

@@ -223,6 +223,22 @@ impl Queue {
         unsafe { self.qp.post(sge, Self::request(number, true)) }
     }
 
+    /// Asks the peer's device to READ from, or WRITE to, eight bytes there.
+    #[cfg(all(test, feature = "rxe-tests"))]
+    pub(super) fn reach(
+        &self,
+        opcode: ibv_wr_opcode,
+        (address, rkey): (u64, u32),
+        number: u32,
+    ) -> Result<(), Errno> {
+        let sge = self.buffers.sge(RECEIVES.into(), 8);
+        let mut request = ibv_send_wr { opcode, ..Self::request(number, true) };
+        request.wr.rdma.remote_addr = address;
+        request.wr.rdma.rkey = rkey;
+        // SAFETY: a send buffer of `self.buffers`, as in `send`; the remote range is memory of a test, whose device is to refuse.
+        unsafe { self.qp.post(sge, request) }
+    }
+
     /// Copies from a SEND that has come, from its byte `at` on.
     #[inline]
     pub(super) fn read(&self, from: Received, at: usize, dst: &mut [u8]) -> Result<(), BoundsError> {

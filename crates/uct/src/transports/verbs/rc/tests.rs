@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rdma_core_sys::{ibv_access_flags as Access, ibv_wr_opcode as Opcode};
 use ucs::Status;
 use ucs::config::Config;
 use ucs::time::Deadline;
@@ -13,14 +14,14 @@ use ucs::time::Deadline;
 use super::RcIface;
 use super::queue::{Completed, MESSAGES, Opening, Queue, RECEIVES};
 use super::wire::{Address, Call, HEADER_LEN, Header, Kind, Reply};
-use crate::api::{Component, EpId, Gone, Iface, MdParams, NewEp, Payload, Sink};
+use crate::api::{Component, EpId, Gone, Iface, MdParams, NewEp, Payload, SendError, Sink};
 use crate::config::MAX_CONNECTIONS;
 use crate::export::{ExportTable, Token};
-use crate::memory::Local;
+use crate::memory::{Local, LocalMem, Rights};
 use crate::service::{NetCall, NetError, NetLink, Service};
 use crate::transports::verbs::VerbsComponent;
 use crate::transports::verbs::device::Device;
-use crate::transports::verbs::sys::Channel;
+use crate::transports::verbs::sys::{Channel, Mr};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -129,6 +130,19 @@ impl Raw {
         raw
     }
 
+    /// What its device says of what it has asked for.
+    #[track_caller]
+    fn fails(&mut self, device: &Device) -> &'static str {
+        let begin = Instant::now();
+        loop {
+            match self.queue.poll(device) {
+                Some(Completed::Failed(words)) => return words,
+                _ => assert!(begin.elapsed() < PATIENCE, "its device does not refuse"),
+            }
+            thread::yield_now();
+        }
+    }
+
     fn send(&mut self, bytes: &[u8]) {
         assert_eq!(self.queue.send_inline(bytes, self.posted, true), Ok(()));
         self.posted += 1;
@@ -233,6 +247,64 @@ fn more_than_there_are_receives_ends_its_sender() {
     assert_eq!(side.told.gone.len(), 1);
     assert!(side.told.messages.len() <= usize::from(RECEIVES), "what has come before");
     good.is_heard(&mut side);
+}
+
+/// Memory of the very domain that endpoints are in, registered for peers, and their keys: an endpoint's queue pair lets nobody there.
+#[test]
+fn what_is_no_message_reaches_no_memory() {
+    let mut side = Side::open();
+    let mut good = Good::connect(&mut side);
+    let (stranger, device) = (Side::open(), Arc::clone(&side.device));
+    let mem = LocalMem::anonymous(4096, Rights::READ_WRITE).unwrap();
+    mem.write(0, &[7; 4096]).unwrap();
+    let address = usize::try_from(mem.address()).unwrap();
+    let for_peers =
+        Access::IBV_ACCESS_LOCAL_WRITE | Access::IBV_ACCESS_REMOTE_WRITE | Access::IBV_ACCESS_REMOTE_READ;
+    let mr = Mr::remote(&device.pd, &mem, for_peers).unwrap();
+    let local = device.register(address, 4096, true).unwrap();
+    for opcode in [Opcode::IBV_WR_RDMA_WRITE, Opcode::IBV_WR_RDMA_READ] {
+        for key in [mr.rkey(), local.lkey(), 0, u32::MAX] {
+            let mut raw = Raw::greeted(&stranger, &side.address());
+            let before = side.told.arrived.len();
+            side.until("the greeting", |told| told.arrived.len() == before + 1);
+            let bad = side.told.arrived[before];
+            assert_eq!(raw.queue.reach(opcode, (mem.address(), key), raw.posted), Ok(()));
+            let words = raw.fails(&stranger.device);
+            assert!(words.contains("remote"), "{opcode:?} with {key:#x}: {words}");
+            drop(raw);
+            side.until("its end", |told| !told.gone.is_empty());
+            let gone = side.told.gone.pop();
+            assert!(matches!(gone, Some((ep, Gone::Failed(_) | Gone::Closed)) if ep == bad), "{gone:?}");
+            side.iface.disconnect(bad);
+            good.is_heard(&mut side);
+        }
+    }
+    let mut bytes = [0; 4096];
+    mem.read(0, &mut bytes).unwrap();
+    assert!(bytes == [7; 4096], "it was written");
+}
+
+/// Its queue pair is gone and its process is not: the device says it, once it has tried for some seconds.
+#[test]
+fn a_way_that_fails_is_told_in_the_device_s_words() {
+    let mut side = Side::open();
+    let mut good = Good::connect(&mut side);
+    let stranger = Side::open();
+    let Raw { queue, link, .. } = Raw::greeted(&stranger, &side.address());
+    side.until("the greeting", |told| told.arrived.len() == 2);
+    let bad = side.told.arrived[1];
+    drop(queue);
+    side.iface.am(bad, 7, [&[], &[]], &Local::bytes(b"to nobody")).unwrap();
+    good.is_heard(&mut side);
+    side.until("the end of the way", |told| !told.gone.is_empty());
+    let [(ep, Gone::Failed(words))] = side.told.gone[..] else { panic!("{:?}", side.told.gone) };
+    assert!(ep == bad && words.contains("retry"), "{words}");
+    let more = side.iface.am(bad, 7, [&[], &[]], &Local::bytes(b"more"));
+    assert!(matches!(more, Err(SendError::Gone)), "{more:?}");
+    side.iface.disconnect(bad);
+    good.is_heard(&mut side);
+    assert_eq!(side.told.gone.len(), 1, "once");
+    assert!(link.is_some_and(|link| !link.has_ended()), "its process was there all the time");
 }
 
 #[test]

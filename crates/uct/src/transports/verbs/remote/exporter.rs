@@ -223,16 +223,28 @@ fn no_resource(call: &str, errno: rustix::io::Errno) -> Status {
 impl Guest {
     /// Registers memory in its domain, under a key that it has never had.
     fn register(&mut self, mem: &Arc<LocalMem>, access: Access) -> Result<Mr, Status> {
-        let mut had_before = Vec::new(); // as long as these are there, their keys are taken
-        for _ in 0..TRIES {
+        let make = || {
             let mr = Mr::remote(&self.pd, mem, access).map_err(|errno| no_resource("ibv_reg_mr", errno))?;
-            if self.keys.insert(mr.rkey()) {
-                return Ok(mr);
-            }
-            had_before.push(mr);
-        }
-        Err(Status::NoResource)
+            Ok((mr.rkey(), mr))
+        };
+        with_a_new_key(&mut self.keys, make)
     }
+}
+
+/// What `make` makes, with a key that is none of `keys`; then it is one of them.
+fn with_a_new_key<T>(
+    keys: &mut HashSet<u32>,
+    mut make: impl FnMut() -> Result<(u32, T), Status>,
+) -> Result<T, Status> {
+    let mut had_before = Vec::new(); // as long as these are there, their keys are taken
+    for _ in 0..TRIES {
+        let (key, made) = make()?;
+        if keys.insert(key) {
+            return Ok(made);
+        }
+        had_before.push(made);
+    }
+    Err(Status::NoResource)
 }
 
 impl Responder for Exports {
@@ -263,5 +275,46 @@ impl Responder for Exports {
         let Some(mut guest) = self.guests.lock().remove(&conn) else { return };
         guest.lanes = Default::default();
         guest.attached.drain().for_each(|(id, entry)| self.forget(id, entry));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As of a device that gives these keys in turn, and none that is taken.
+    fn makes(gives: impl IntoIterator<Item = u32>) -> impl FnMut() -> Result<(u32, Arc<()>), Status> {
+        let (mut gives, mut made) = (gives.into_iter(), Vec::new());
+        move || {
+            let one = Arc::new(());
+            let is_kept = made.iter().all(|before| Arc::strong_count(before) == 2);
+            assert!(is_kept, "what has a key of before is there until another one is found");
+            made.push(Arc::clone(&one));
+            Ok((gives.next().ok_or(Status::IoError)?, one))
+        }
+    }
+
+    #[test]
+    fn a_key_that_it_has_had_is_not_given_again() {
+        let mut keys = HashSet::from([7, 8]);
+        assert!(with_a_new_key(&mut keys, makes([7, 8, 9, 10])).is_ok());
+        assert_eq!(keys, HashSet::from([7, 8, 9]), "the first that is new, and no more are made");
+        assert_eq!(with_a_new_key(&mut keys, makes([9])), Err(Status::IoError), "nor the one of just now");
+    }
+
+    #[test]
+    fn a_device_that_gives_old_keys_only_is_not_asked_for_ever() {
+        let mut keys = HashSet::from([7]);
+        let mut count = 0;
+        let made = with_a_new_key(&mut keys, || {
+            count += 1;
+            Ok((7, ()))
+        });
+        assert_eq!((made, count), (Err(Status::NoResource), TRIES));
+        assert_eq!(
+            with_a_new_key(&mut keys, || Err::<(u32, ()), _>(Status::NoMemory)),
+            Err(Status::NoMemory)
+        );
+        assert_eq!(keys, HashSet::from([7]));
     }
 }

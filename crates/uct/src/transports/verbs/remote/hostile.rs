@@ -282,6 +282,26 @@ fn what_may_be_read_only_is_not_written() {
     importer.reads(key, &of);
 }
 
+/// A request that comes late, by the key of an export that is over: it ends the queue pair that it comes by, and no other.
+#[test]
+fn a_key_of_a_revoked_export_ends_its_own_queue_pair() {
+    let exporter = Exporter::new();
+    let (of, other) = (exporter.page(Rights::READ_WRITE), exporter.page(Rights::READ_WRITE));
+    let (good, bad) = (exporter.importer(1), exporter.importer(2));
+    let its = good.attach(&exporter, &other).unwrap();
+    let [key, other_key] = [&of, &other].map(|of| bad.attach(&exporter, of).unwrap());
+    good.reads(its, &other);
+    bad.reads(key, &of);
+    bad.reads(other_key, &other);
+    assert_eq!((good.connected(), bad.connected()), (1, 1));
+    assert_eq!(of.export.revoke(), Ok(()));
+    bad.is_refused("over", key, of.start(), 8);
+    of.is_untouched();
+    good.reads(its, &other);
+    bad.reads(other_key, &other);
+    assert_eq!((good.connected(), bad.connected()), (1, 3), "once for each that was refused");
+}
+
 #[test]
 fn so_many_are_attached_and_no_more() {
     let exporter = Exporter::with(Limits { attached: 2, ..Limits::default() });

@@ -15,6 +15,8 @@ mod exporter;
 #[cfg(all(test, feature = "rxe-tests"))]
 mod hostile;
 mod importer;
+#[cfg(all(test, feature = "rxe-tests"))]
+mod liars;
 pub mod wire;
 
 pub(super) use exporter::{Exports, Limits};
