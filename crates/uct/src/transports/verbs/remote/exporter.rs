@@ -32,8 +32,11 @@ impl Default for Limits {
     }
 }
 
-/// How often a registration whose key this importer has had before is made again.
-const TRIES: usize = 64;
+/// How often a registration whose key this importer has had before is made again. Devices that give the key of the last one that has ended to the next
+/// one give as many of these as there were; each is a registration of all of the memory.
+const TRIES: usize = 4;
+/// Keys that this connection has had are all there is: the importer gets others on a new one.
+const KEYS_SPENT: Status = Status::Busy;
 /// A queue pair that only answers: nothing is posted to it.
 const ANSWERS: ibv_qp_cap =
     ibv_qp_cap { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
@@ -165,8 +168,11 @@ impl Exports {
         if guest.attached.len() >= attached {
             guest.attached.retain(|_, entry| !entry.placement.is_over());
         }
-        if guest.attached.len() >= attached || guest.keys.len() >= keys {
-            return Err(Status::NoResource);
+        if guest.attached.len() >= attached {
+            return Err(Status::ExceedsLimit);
+        }
+        if guest.keys.len() >= keys {
+            return Err(KEYS_SPENT);
         }
         let access = self.device.exported(mem.rights().contains(Rights::WRITE), self.by_address);
         let mr = guest.register(mem, access)?;
@@ -238,13 +244,14 @@ fn with_a_new_key<T>(
 ) -> Result<T, Status> {
     let mut had_before = Vec::new(); // as long as these are there, their keys are taken
     for _ in 0..TRIES {
-        let (key, made) = make()?;
+        // With fewer of the same memory in the way there may be room for it.
+        let (key, made) = make().map_err(|status| if had_before.is_empty() { status } else { KEYS_SPENT })?;
         if keys.insert(key) {
             return Ok(made);
         }
         had_before.push(made);
     }
-    Err(Status::NoResource)
+    Err(KEYS_SPENT)
 }
 
 impl Responder for Exports {
@@ -299,7 +306,7 @@ mod tests {
         let mut keys = HashSet::from([7, 8]);
         assert!(with_a_new_key(&mut keys, makes([7, 8, 9, 10])).is_ok());
         assert_eq!(keys, HashSet::from([7, 8, 9]), "the first that is new, and no more are made");
-        assert_eq!(with_a_new_key(&mut keys, makes([9])), Err(Status::IoError), "nor the one of just now");
+        assert_eq!(with_a_new_key(&mut keys, makes([9])), Err(KEYS_SPENT), "nor the one of just now");
     }
 
     #[test]
@@ -310,7 +317,7 @@ mod tests {
             count += 1;
             Ok((7, ()))
         });
-        assert_eq!((made, count), (Err(Status::NoResource), TRIES));
+        assert_eq!((made, count), (Err(KEYS_SPENT), TRIES));
         assert_eq!(
             with_a_new_key(&mut keys, || Err::<(u32, ()), _>(Status::NoMemory)),
             Err(Status::NoMemory)

@@ -308,7 +308,7 @@ fn so_many_are_attached_and_no_more() {
     let all: Vec<Exported> = (0..3).map(|_| exporter.page(Rights::READ_WRITE)).collect();
     let (greedy, other) = (exporter.importer(1), exporter.importer(2));
     let keys = [0, 1].map(|at| greedy.attach(&exporter, &all[at]).unwrap());
-    assert_eq!(greedy.attach(&exporter, &all[2]), Err(Status::NoResource));
+    assert_eq!(greedy.attach(&exporter, &all[2]), Err(Status::ExceedsLimit));
     assert_eq!(greedy.attach(&exporter, &all[0]), Ok(keys[0]), "what it has, it may attach again");
     let its = other.attach(&exporter, &all[2]).unwrap();
     other.reads(its, &all[2]);
@@ -319,7 +319,7 @@ fn so_many_are_attached_and_no_more() {
     greedy.reads(third, &all[2]);
     let fourth = exporter.page(Rights::READ_WRITE);
     greedy.detach(&exporter, &all[0]);
-    assert_eq!(greedy.attach(&exporter, &fourth), Err(Status::NoResource), "it was attached twice");
+    assert_eq!(greedy.attach(&exporter, &fourth), Err(Status::ExceedsLimit), "it was attached twice");
     greedy.detach(&exporter, &all[0]);
     let key = greedy.attach(&exporter, &fourth).unwrap();
     greedy.reads(key, &fourth);
@@ -336,7 +336,7 @@ fn so_many_keys_and_no_more() {
         keys.push(greedy.attach(&exporter, &of).unwrap());
         greedy.detach(&exporter, &of);
     }
-    assert_eq!(greedy.attach(&exporter, &of), Err(Status::NoResource));
+    assert_eq!(greedy.attach(&exporter, &of), Err(Status::Busy));
     keys.iter().for_each(|key| greedy.is_refused("a key of before", *key, of.start(), 1));
     keys.sort_unstable();
     keys.dedup();

@@ -50,8 +50,14 @@ pub(in crate::transports::verbs) struct Importers {
     patience: Duration,
     /// By which it has connections of its own: for each, an exporter has the queue pairs of one device, and gives them up when it is asked
     /// for others.
-    number: u64,
+    user: AtomicU64,
     peers: Mutex<Vec<Weak<Peer>>>,
+}
+
+/// A number that no other has in this process.
+fn next_user() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 /// An exporter.
@@ -104,10 +110,9 @@ impl Importers {
         service: &Arc<Service>,
         patience: Duration,
     ) -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
         let (device, service) = (Arc::clone(device), Arc::clone(service));
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        Self { device, service, patience, number, peers: Mutex::default() }
+        let user = AtomicU64::new(next_user());
+        Self { device, service, patience, user, peers: Mutex::default() }
     }
 
     /// Attaches an export of another machine, or of this one.
@@ -119,20 +124,29 @@ impl Importers {
     ) -> Result<Arc<dyn Attachment>, AttachError> {
         let subject = Subject::new(at.guid, claim).encode();
         let asked = Request::Attach.encode();
-        let called = self.service.call_net(
-            self.number,
-            at.uuid,
-            &[at.address],
-            &NetCall { kind: at.kind, subject: &subject, token: &claim.token, request: &asked },
-            deadline,
-        );
-        let (link, reply) = called.map_err(|error| match error {
+        let call = NetCall { kind: at.kind, subject: &subject, token: &claim.token, request: &asked };
+        let called = |user| self.service.call_net(user, at.uuid, &[at.address], &call, deadline);
+        let user = self.user.load(Ordering::Relaxed);
+        let answer = match called(user) {
+            // Keys of the exporter's device that this connection has had are all there is.
+            Err(NetError::Refused { status: Status::Busy, .. }) => {
+                let other = next_user();
+                let _ = self.user.compare_exchange(user, other, Ordering::Relaxed, Ordering::Relaxed);
+                called(other)
+            }
+            answer => answer,
+        };
+        let (link, reply) = answer.map_err(|error| match error {
             // Proven to come from the exporter.
             NetError::Refused { status: Status::Stale, .. } => AttachError::Stale(REVOKED_MEANWHILE),
             NetError::Refused { status: Status::InvalidParam, .. } => AttachError::Mismatch,
             NetError::Refused { status: Status::NoResource, address } => AttachError::Unreachable {
                 reason: format!("{address} cannot register it for this process"),
                 remedy: "see the exporter's log: raise its `ulimit -l`, or have fewer importers",
+            },
+            NetError::Refused { status: Status::ExceedsLimit, address } => AttachError::Unreachable {
+                reason: format!("{address} has as much memory attached for this process as it may have"),
+                remedy: "drop imports from that exporter that are no longer used",
             },
             error => AttachError::of_net(error),
         })?;

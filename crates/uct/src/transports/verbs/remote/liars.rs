@@ -90,10 +90,14 @@ struct Exported {
 
 impl Exporter {
     fn new() -> Self {
+        Self::with(Limits::default())
+    }
+
+    fn with(limits: Limits) -> Self {
         let device = Device::any();
         let table = Arc::new(ExportTable::new(BOUND).unwrap());
         let service = Arc::new(Service::new(Arc::clone(&table), None));
-        let exports = Exports::new(&device, false, &table, Limits::default());
+        let exports = Exports::new(&device, false, &table, limits);
         let liar = Arc::new(Liar { exports, lie: Mutex::default(), connected: Mutex::default() });
         let responder: Arc<dyn Responder> = Arc::clone(&liar) as _;
         service.respond(KIND, Arc::downgrade(&responder));
@@ -229,4 +233,33 @@ fn a_queue_pair_that_is_not_the_exporter_s_reaches_nothing() {
     }
     *liar.liar.lie.lock() = None;
     reads(&importer.attach(&liar, &of).unwrap());
+}
+
+/// Memory is imported and dropped as often as one likes, while one import keeps its connection: others get keys on connections of their own.
+#[test]
+fn keys_that_are_spent_are_got_on_a_new_connection() {
+    let exporter = Exporter::with(Limits { keys: 3, ..Limits::default() });
+    let (of, other) = (exporter.page(), exporter.page());
+    let importer = Importer::new();
+    let kept = importer.attach(&exporter, &of).unwrap();
+    for _ in 0..10 {
+        reads(&importer.attach(&exporter, &other).unwrap());
+    }
+    reads(&kept);
+    let mut conns = exporter.connected();
+    conns.sort_unstable();
+    conns.dedup();
+    assert!((2..=11).contains(&conns.len()), "{conns:?}");
+}
+
+#[test]
+fn memory_that_is_attached_without_end_is_refused_with_a_remedy() {
+    let exporter = Exporter::with(Limits { attached: 2, ..Limits::default() });
+    let all = [exporter.page(), exporter.page(), exporter.page()];
+    let importer = Importer::new();
+    let kept = [&all[0], &all[1]].map(|of| importer.attach(&exporter, of).unwrap());
+    let error = importer.attach(&exporter, &all[2]).unwrap_err();
+    assert!(error.to_string().contains("as much memory attached"), "{error}");
+    assert!(error.remedy().contains("drop imports"), "{}", error.remedy());
+    kept.iter().for_each(reads);
 }
