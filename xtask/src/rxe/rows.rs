@@ -66,10 +66,19 @@ const SUITE_SKIPS: &[&str] = &[
 ];
 
 /// Of the suite of `verbs`: what takes minutes under an emulator.
-const SLOW: &[&str] = &["every_pair_moves", "many::a_thousand_regions"];
+const SLOW: &[&str] = &[
+    "same_context::imported::every_pair",
+    "two_processes::imported::every_pair",
+    "many::a_thousand_regions",
+];
 
 /// The same of `verbs` as between machines; its interface is that of the other row.
-const SLOW_REMOTE: &[&str] = &["every_pair_moves", "many::a_thousand_regions", "iface::"];
+const SLOW_REMOTE: &[&str] = &[
+    "same_context::imported::every_pair",
+    "two_processes::imported::every_pair",
+    "many::a_thousand_regions",
+    "iface::",
+];
 
 /// The table, in the order of [`Setting`].
 pub(crate) const ROWS: &[Row] = &[

@@ -9,6 +9,7 @@ mod messages;
 mod orders;
 mod raw;
 mod reentry;
+mod remap;
 mod remote;
 mod waiting;
 
