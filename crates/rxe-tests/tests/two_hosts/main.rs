@@ -160,6 +160,12 @@ impl Line {
     }
 }
 
+/// For who reads the results.
+#[allow(clippy::print_stdout)]
+fn report(text: &str) {
+    println!("{text}");
+}
+
 fn until<T>(deadline: Instant, mut attempt: impl FnMut() -> Option<T>) -> T {
     loop {
         if let Some(found) = attempt() {
