@@ -99,12 +99,13 @@ impl Endpoint {
                 let local = data.local();
                 match ifaces.get_mut(self.ep.iface) {
                     Some(iface) => iface.am(self.ep.id, tag, [prefix.as_bytes(), header], &local),
-                    None => Err(SendError::Gone),
+                    None => return Request::failed(SendError::Gone, data),
                 }
             };
             match sent {
                 Ok(()) => return Request::ended(Ok(data)),
-                Err(SendError::Full) => {}
+                // Why the peer is gone is told by progress, and ends what is queued.
+                Err(SendError::Full | SendError::Gone) => {}
                 Err(error) => return Request::failed(error, data),
             }
         }

@@ -6,6 +6,7 @@
 
 mod end;
 mod exported;
+mod faults;
 mod messages;
 mod workers;
 
@@ -17,6 +18,7 @@ use rxe_tests::{Host, Hosts, counters, hosts};
 use testkit::{Role, role, skip};
 
 use end::{End, Peer};
+use faults::told_worker;
 
 /// What goes over, each way.
 const LEN: usize = 64 << 10;
@@ -158,6 +160,12 @@ impl Line {
     }
 }
 
+/// For who reads the results.
+#[allow(clippy::print_stdout)]
+fn report(text: &str) {
+    println!("{text}");
+}
+
 fn until<T>(deadline: Instant, mut attempt: impl FnMut() -> Option<T>) -> T {
     loop {
         if let Some(found) = attempt() {
@@ -170,10 +178,14 @@ fn until<T>(deadline: Instant, mut attempt: impl FnMut() -> Option<T>) -> T {
 
 fn main() -> std::process::ExitCode {
     testkit::main! {
-        roles: [one_of_two, one_of_two_workers, one_of_two_ucp, one_of_two_exported],
+        roles: [one_of_two, one_of_two_workers, one_of_two_ucp, one_of_two_exported, told_worker],
         tests: [
             a_write_and_a_read => .secs(150), messages_of_workers => .secs(150), workers_talk => .secs(150),
             exported_memory => .secs(150),
+            faults::who_may_not_pin_an_endpoint_is_told_of_the_limit => .secs(120),
+            faults::who_may_pin_one_endpoint_refuses_the_second_and_goes_on => .secs(120),
+            faults::a_port_that_goes_down_under_traffic => .secs(150),
+            faults::a_port_that_goes_down_while_a_sender_waits => .secs(150),
         ],
     }
 }

@@ -305,7 +305,8 @@ impl State {
             }
             _ => Ok(()),
         };
-        if let Err(SendError::Full) = result {
+        // Why its peer is gone, the interface tells when it is asked for progress: then all that is queued ends with that.
+        if let Err(SendError::Full | SendError::Gone) = result {
             return false;
         }
         match self.queue.pop_front() {
@@ -330,7 +331,7 @@ impl State {
                 done.extend(self.finish(request).map(|sending| (AnyOp::Send(sending.op), Ok(()))));
             }
             Ok(false) => {}
-            Err(SendError::Full) => return false,
+            Err(SendError::Full | SendError::Gone) => return false, // as of messages
             Err(error) => {
                 self.streams.pop_front();
                 if let Some(Sending { op, stream, .. }) = self.finish(request) {

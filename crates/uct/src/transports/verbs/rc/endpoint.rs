@@ -121,6 +121,13 @@ impl Endpoint {
         }
     }
 
+    /// The connection to its peer's process has ended: with that process, or because the port is down by which both are reached.
+    #[cold]
+    fn ended(&self) -> Gone {
+        let event = self.device.events.since(Instant::now());
+        event.map_or(Gone::Closed, |event| Gone::Failed(event.words()))
+    }
+
     /// What failed first says why; what follows from it says only that it was flushed.
     fn fail(&mut self, why: Gone) {
         self.failure.get_or_insert(why);
@@ -138,7 +145,7 @@ impl Endpoint {
                 return match self.failure {
                     _ if told > 0 => Ok(told),
                     Some(why) => Err(why),
-                    None if self.is_ending || has_given_up && self.guest.is_some() => Err(Gone::Closed),
+                    None if self.is_ending || has_given_up && self.guest.is_some() => Err(self.ended()),
                     None => Ok(0),
                 };
             };

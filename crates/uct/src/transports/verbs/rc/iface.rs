@@ -166,6 +166,12 @@ impl RcIface {
                 Err(NetError::Refused { status: Status::ExceedsLimit, .. }) => {
                     return Err(AttachError::TooMany);
                 }
+                Err(NetError::Refused { status: Status::NoResource | Status::NoMemory, address }) => {
+                    return Err(AttachError::Unreachable {
+                        reason: format!("{address} cannot make an endpoint for this process"),
+                        remedy: "see the peer's log: raise its `ulimit -l`, or have it close endpoints that are no longer used",
+                    });
+                }
                 Err(error @ NetError::TimedOut { .. }) => {
                     return Err(AttachError::Unreachable {
                         reason: error.to_string(),

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use rdma_core_sys::ibv_access_flags as Access;
 use ucs::Status;
 use ucs::time::Deadline;
 
@@ -15,9 +16,11 @@ use super::importer::{At, Importers};
 use super::wire::{Attached, Request};
 use crate::api::{AttachError, Attachment};
 use crate::export::{Export, ExportTable};
-use crate::memory::{AccessError, LocalMem, Rights};
+use crate::memory::{AccessError, LocalMem, Rights, StaleReason};
 use crate::service::{ConnId, Responder, Secret, Service};
-use crate::transports::verbs::device::Device;
+use crate::transports::verbs::device::{DEPTH, Device, REQUESTS};
+use crate::transports::verbs::queue::{Connect, Queue, Remote};
+use crate::transports::verbs::sys::{Cq, Mr, Qp};
 use crate::transports::verbs::wire::QpAddress;
 
 const PAGE: usize = 4096;
@@ -37,13 +40,18 @@ enum Lie {
     Connect(Answer),
     /// To who connects: the importer's own queue pair.
     Echo,
+    /// To who connects: a queue pair that is the test's to use.
+    Trap,
 }
 
 /// Answers as an exporter does, but for its lies.
 #[derive(Debug)]
 struct Liar {
+    device: Arc<Device>,
     exports: Exports,
     lie: Mutex<Option<Lie>>,
+    /// Queue pairs that importers are connected with.
+    traps: Mutex<Vec<Qp>>,
     /// Who has connected a queue pair, each time.
     connected: Mutex<Vec<ConnId>>,
 }
@@ -60,6 +68,13 @@ impl Responder for Liar {
             (Some(Lie::Attach(lie)), Request::Attach)
             | (Some(Lie::Connect(lie)), Request::Connect { .. }) => lie,
             (Some(Lie::Echo), Request::Connect { address, .. }) => Ok(address.encode().to_vec()),
+            (Some(Lie::Trap), Request::Connect { address, .. }) => {
+                let cq = Cq::new(&self.device.context, DEPTH).unwrap();
+                let unconnected = self.device.queue_pair(cq, REQUESTS, Access(0)).unwrap();
+                let own = unconnected.address();
+                self.traps.lock().push(unconnected.connect(&address).unwrap());
+                Ok(own.encode().to_vec())
+            }
             (_, Request::Connect { .. }) => {
                 self.connected.lock().push(conn);
                 truth
@@ -70,6 +85,13 @@ impl Responder for Liar {
 
     fn ended(&self, conn: ConnId) {
         self.exports.ended(conn);
+    }
+}
+
+/// By which it sends requests to an importer.
+impl Connect for Liar {
+    fn connect(&self, _lane: u8) -> Result<Qp, AccessError> {
+        Ok(self.traps.lock().pop().expect("an importer has connected"))
     }
 }
 
@@ -98,7 +120,13 @@ impl Exporter {
         let table = Arc::new(ExportTable::new(BOUND).unwrap());
         let service = Arc::new(Service::new(Arc::clone(&table), None));
         let exports = Exports::new(&device, false, &table, limits);
-        let liar = Arc::new(Liar { exports, lie: Mutex::default(), connected: Mutex::default() });
+        let liar = Arc::new(Liar {
+            device: Arc::clone(&device),
+            exports,
+            lie: Mutex::default(),
+            traps: Mutex::default(),
+            connected: Mutex::default(),
+        });
         let responder: Arc<dyn Responder> = Arc::clone(&liar) as _;
         service.respond(KIND, Arc::downgrade(&responder));
         let at = service.serve_net(&[device.port.ip().unwrap()]).unwrap()[0];
@@ -118,19 +146,23 @@ impl Exporter {
 }
 
 /// A context that imports.
-struct Importer(Importers);
+struct Importer {
+    device: Arc<Device>,
+    importers: Importers,
+}
 
 impl Importer {
     fn new() -> Self {
         let table = Arc::new(ExportTable::new(BOUND).unwrap());
         let service = Arc::new(Service::new(table, None));
-        Self(Importers::new(&Device::any(), &service, BOUND))
+        let device = Device::any();
+        Self { importers: Importers::new(&device, &service, BOUND), device }
     }
 
     fn attach(&self, from: &Exporter, of: &Exported) -> Result<Arc<dyn Attachment>, AttachError> {
         let guid = from.device.context.guid();
         let at = At { uuid: from.table.uuid(), address: from.at, kind: KIND, guid, by_address: false };
-        self.0.attach(&at, of.export.claim(), &Deadline::after(BOUND))
+        self.importers.attach(&at, of.export.claim(), &Deadline::after(BOUND))
     }
 }
 
@@ -262,4 +294,30 @@ fn memory_that_is_attached_without_end_is_refused_with_a_remedy() {
     assert!(error.to_string().contains("as much memory attached"), "{error}");
     assert!(error.remedy().contains("drop imports"), "{}", error.remedy());
     kept.iter().for_each(reads);
+}
+
+/// Memory of the importer's own domain, as of its operands and of what it has others share with it, by a key that is right for peers.
+#[test]
+fn an_importer_s_queue_pairs_let_its_exporter_do_nothing() {
+    let (liar, honest) = (Exporter::new(), Exporter::new());
+    let (of, true_one) = (liar.page(), honest.page());
+    let importer = Importer::new();
+    let kept = importer.attach(&honest, &true_one).unwrap();
+    let mem = LocalMem::anonymous(PAGE, Rights::READ_WRITE).unwrap();
+    mem.write(0, &[BEFORE; PAGE]).unwrap();
+    let for_peers =
+        Access::IBV_ACCESS_LOCAL_WRITE | Access::IBV_ACCESS_REMOTE_WRITE | Access::IBV_ACCESS_REMOTE_READ;
+    let mr = Mr::remote(&importer.device.pd, &mem, for_peers).unwrap();
+    *liar.liar.lie.lock() = Some(Lie::Trap);
+    let _attached = importer.attach(&liar, &of).unwrap();
+    let queue = Queue::new(&liar.device);
+    let (remote, trap) = (Remote { address: mem.address(), rkey: mr.rkey() }, &*liar.liar);
+    let refused = AccessError::Stale { done: 0, why: StaleReason::Revoked };
+    assert_eq!(queue.write(remote, &[1; 8], trap), Err(refused.clone()));
+    assert_eq!(queue.read(remote, &mut [0; 8], trap), Err(refused));
+    assert!(liar.liar.traps.lock().is_empty(), "by both lanes that there were");
+    let mut bytes = [0; PAGE];
+    mem.read(0, &mut bytes).unwrap();
+    assert!(bytes == [BEFORE; PAGE], "it was written");
+    reads(&kept);
 }
