@@ -49,6 +49,25 @@ fn row<'a>(document: &'a Value, key: &str) -> &'a Value {
     list(document, "system").iter().find(|row| row["key"] == key).expect("there is such a row")
 }
 
+/// Also run in the guests of `cargo xtask rxe`, of which one has an old kernel: what that has not is told, with what it takes.
+#[test]
+fn what_this_kernel_has_not_is_told() {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());
+    let kernel = (numbers.next().unwrap(), numbers.next().unwrap());
+    let document = json(&mut rucx(&["info", "-s", "--json"]), 0);
+    for (key, since) in [("memory_monitor", (6, 7)), ("pidfs", (6, 9)), ("procmap_query", (6, 11))] {
+        let row = row(&document, key);
+        let is_there = string(row, "state") == "good";
+        assert_eq!(is_there, kernel >= since, "{row}");
+        if !is_there {
+            let remedy = format!("boot Linux {}.{} or newer", since.0, since.1);
+            assert_eq!(string(row, "remedy"), remedy, "{row}");
+            assert!(!string(row, "cost").is_empty(), "{row}");
+        }
+    }
+}
+
 #[test]
 fn pages_fit_and_have_no_escape_codes_in_a_pipe() {
     for args in

@@ -171,6 +171,7 @@ pub(crate) const ROWS: &[Row] = &[
     },
     Row { build: &["-p", "uct-conformance", "--test", "shm"], skip: SUITE_SKIPS, ..ROW },
     Row { build: &["-p", "uct-conformance", "--test", "cma"], skip: SUITE_SKIPS, ..ROW },
+    Row { build: &["-p", "rucx-cli", "--test", "info"], only: &["what_this_kernel_has_not"], ..ROW },
     Row { build: &["-p", "ucp", "--test", "processes"], only: &["cma::access"], ..ROW },
     Row {
         build: &["-p", "ucp", "--test", "processes"],
