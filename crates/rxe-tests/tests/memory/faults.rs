@@ -47,7 +47,7 @@ pub(crate) fn a_port_that_goes_down_fails_accesses_in_time() {
     two_hosts();
     let (mut exporter, mut importer) = Way::Connected.both(OF_LONG);
     expect(&mut importer, &Ask::Access(0), "fine");
-    under_way(&mut importer, 1);
+    under_way(&mut importer, &Ask::PutOn { len: LONG, seed: 1 });
     let down = Down::now();
     let answer = outcome(&mut importer);
     // The other end of the cable has no carrier either.
@@ -113,7 +113,7 @@ fn is_its_own(exporter: &mut Child) {
 pub(crate) fn a_device_that_is_taken_away_fails_accesses() {
     two_hosts();
     let (mut exporter, mut importer) = Way::Connected.both(OF_LONG);
-    under_way(&mut importer, 1);
+    under_way(&mut importer, &Ask::PutOn { len: LONG, seed: 1 });
     take_away(Host::B);
     let answer = outcome(&mut importer);
     assert!(answer.starts_with("the device has failed after"), "{answer}");
@@ -132,7 +132,7 @@ pub(crate) fn a_device_that_is_taken_away_fails_accesses() {
 pub(crate) fn a_device_of_both_that_is_taken_away_fails_accesses() {
     two_hosts();
     let (mut host, mut dpu) = Way::Shared.both(OF_LONG);
-    under_way(&mut dpu, 1);
+    under_way(&mut dpu, &Ask::PutOn { len: LONG, seed: 1 });
     take_away(Host::A);
     let answer = outcome(&mut dpu);
     assert!(answer.contains("the device was taken away") || answer.starts_with("stale after"), "{answer}");

@@ -34,7 +34,7 @@ fn importers(way: Way) {
     let killed = (0..ROUNDS).any(|round| {
         let mut importer = way.importer();
         expect(&mut importer, &Ask::Import(handle.clone()), "verbs");
-        let before = under_way(&mut importer, round);
+        let before = under_way(&mut importer, &Ask::Put { len: LONG, seed: round });
         importer.kill();
         soon("nothing is registered for it", || objects(way.host(), "mr") == 0);
         is_within(before, whole)
@@ -56,7 +56,7 @@ fn exporters(way: Way) {
         let mut exporter = way.exporter(OF_LONG);
         let handle = exporter.request(&Ask::Export.frame());
         expect(&mut importer, &Ask::Import(handle), "verbs");
-        let before = under_way(&mut importer, round);
+        let before = under_way(&mut importer, &Ask::Put { len: LONG, seed: round });
         exporter.kill();
         let begin = Instant::now();
         let answer = importer.recv();

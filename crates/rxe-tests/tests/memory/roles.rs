@@ -51,6 +51,8 @@ pub(crate) enum Ask {
     Anew(Vec<u8>),
     /// An importer: put so many bytes to the last import, from memory that is registered for that, and used again.
     Put { len: u32, seed: u8 },
+    /// An importer: do that until it fails.
+    PutOn { len: u32, seed: u8 },
     /// An importer: get what a `Fill` left from the last import, to that memory.
     Get(u8),
     /// Make a child by fork, in which nothing of this is there.
@@ -89,6 +91,7 @@ impl Ask {
             Self::Get(seed) => vec![19, *seed],
             Self::Bear => vec![20],
             Self::Bury => vec![21],
+            Self::PutOn { len, seed } => [&[22, *seed], &len.to_ne_bytes()[..]].concat(),
             Self::Carry { from, to, parts } => vec![8, *from, *to, *parts],
         }
     }
@@ -121,6 +124,9 @@ impl Ask {
             [19, seed] => Self::Get(*seed),
             [20] => Self::Bear,
             [21] => Self::Bury,
+            [22, seed, len @ ..] => {
+                Self::PutOn { len: u32::from_ne_bytes(len.try_into().unwrap()), seed: *seed }
+            }
             other => panic!("no order: {other:?}"),
         }
     }
@@ -259,16 +265,13 @@ pub(crate) fn importer() {
                 Err(error) => format!("{error}: {}", error.remedy()),
             },
             Ask::Put { len, seed } => {
-                operand.resize(len as usize, 0);
-                Rng::new(u64::from(seed)).fill(&mut operand);
-                match imports.last().unwrap().put(0, operand) {
-                    Ok(back) => {
-                        operand = back;
-                        "done".to_owned()
-                    }
-                    Err(failed) => {
-                        operand = failed.operand;
-                        format!("{}: {}", failed.error, failed.error.remedy())
+                put(imports.last().unwrap(), &mut operand, (len, seed)).unwrap_or_else(|| "done".to_owned())
+            }
+            Ask::PutOn { len, seed } => {
+                let last = imports.last().unwrap();
+                loop {
+                    if let Some(failed) = put(last, &mut operand, (len, seed)) {
+                        break failed;
                     }
                 }
             }
@@ -343,6 +346,22 @@ fn in_words(error: &AccessError) -> String {
         AccessError::Device { .. } => "device".to_owned(),
         AccessError::Operand { why: OperandReason::Stale(_), .. } => "stale operand".to_owned(),
         other => format!("{other:?}"),
+    }
+}
+
+/// Puts so many bytes, by a buffer that is used again. What has failed, in words.
+fn put(import: &ImportedRegion, operand: &mut Vec<u8>, (len, seed): (u32, u8)) -> Option<String> {
+    operand.resize(len as usize, 0);
+    Rng::new(u64::from(seed)).fill(operand);
+    match import.put(0, std::mem::take(operand)) {
+        Ok(back) => {
+            *operand = back;
+            None
+        }
+        Err(failed) => {
+            *operand = failed.operand;
+            Some(format!("{}: {}", failed.error, failed.error.remedy()))
+        }
     }
 }
 

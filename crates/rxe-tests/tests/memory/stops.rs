@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use crate::faults::BOUND;
 use crate::roles::{Ask, expect};
-use crate::{OF_LONG, Way, report, soon, under_way};
+use crate::{LONG, OF_LONG, Way, report, soon, under_way};
 
 /// Its exporter's device needs nothing of it to end a registration, also while it writes: what arrives later reaches nothing.
 pub(crate) fn a_stopped_importer_holds_up_no_revocation() {
@@ -19,7 +19,7 @@ pub(crate) fn a_stopped_importer_holds_up_no_revocation() {
     expect(&mut importer, &Ask::Access(0), "stale");
 
     expect(&mut importer, &Ask::Import(second), "verbs");
-    under_way(&mut importer, 1);
+    under_way(&mut importer, &Ask::PutOn { len: LONG, seed: 1 });
     importer.stop();
     let begin = Instant::now();
     expect(&mut exporter, &Ask::Revoke(1), "revoked");
@@ -38,7 +38,7 @@ pub(crate) fn a_dpu_stopped_while_it_writes_keeps_the_memory() {
     let kept = (1..=5).any(|seed| {
         let (mut host, mut dpu) = Way::Shared.both(OF_LONG);
         let place = host.request(&Ask::Where.frame());
-        under_way(&mut dpu, seed);
+        under_way(&mut dpu, &Ask::PutOn { len: LONG, seed });
         dpu.stop();
         let begin = Instant::now();
         let answer = host.request(&Ask::Revoke(0).frame());
