@@ -65,3 +65,21 @@ pub fn in_child(fork: impl FnOnce() -> pid_t, check: impl FnOnce() -> bool) -> b
 pub fn in_plain_child(check: impl FnOnce() -> bool) -> bool {
     Forked::plain(check).said_yes()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_child_lives_until_it_is_killed_or_answers() {
+        let alive = Forked::plain(|| {
+            loop {
+                std::thread::sleep(Duration::from_secs(1));
+            }
+        });
+        assert!(alive.kill());
+        assert_eq!([true, false].map(|yes| in_plain_child(|| yes)), [true, false]);
+    }
+}
