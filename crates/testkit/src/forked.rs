@@ -25,6 +25,22 @@ impl Forked {
         }
     }
 
+    /// [`Forked::by`], by `fork(2)`: the child has none of this process's other threads, so `check` waits for none of them.
+    ///
+    /// # Panics
+    /// There is no child.
+    pub fn plain(check: impl FnOnce() -> bool) -> Self {
+        Self::by(sys::fork, check)
+    }
+
+    /// Kills it, and waits for its end; whether it had not ended before.
+    #[must_use]
+    pub fn kill(self) -> bool {
+        let Self(child) = self;
+        sys::kill_pid(child);
+        sys::exit_code(child).is_none()
+    }
+
     /// Waits for its end; whether its check said yes.
     #[must_use]
     pub fn said_yes(self) -> bool {
@@ -47,5 +63,23 @@ pub fn in_child(fork: impl FnOnce() -> pid_t, check: impl FnOnce() -> bool) -> b
 /// # Panics
 /// There is no child.
 pub fn in_plain_child(check: impl FnOnce() -> bool) -> bool {
-    in_child(sys::fork, check)
+    Forked::plain(check).said_yes()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_child_lives_until_it_is_killed_or_answers() {
+        let alive = Forked::plain(|| {
+            loop {
+                std::thread::sleep(Duration::from_secs(1));
+            }
+        });
+        assert!(alive.kill());
+        assert_eq!([true, false].map(|yes| in_plain_child(|| yes)), [true, false]);
+    }
 }

@@ -227,7 +227,7 @@ pub(crate) const ROWS: &[Row] = &[
     // The last: one of the devices is taken away in it.
     Row {
         build: &["-p", "rxe-tests", "--features", "guest", "--test", "memory"],
-        secs: 420,
+        secs: 600,
         setting: Setting::TwoNamespaces,
         ..ROW
     },

@@ -1,11 +1,10 @@
 //! Which of the two devices is used: `UCX_NET_DEVICES`. Devices of rxe are seen in all network namespaces (`rdma-system(8)`: shared).
 
-use rxe_tests::{Host, Hosts, hosts};
-use testkit::skip;
+use rxe_tests::{Host, Hosts};
 use ucp::{Context, InitError};
 
 use crate::roles::{Ask, bytes_of_work, expect};
-use crate::{report, sent, start};
+use crate::{report, sent, start, two_hosts};
 
 fn context(devices: &str) -> Result<Context, InitError> {
     Context::builder().ignore_env().set("UCX_TLS", "verbs").set("UCX_NET_DEVICES", devices).build()
@@ -23,12 +22,7 @@ fn used(devices: &str) -> (Vec<String>, String) {
 }
 
 pub(crate) fn devices_are_picked_and_excluded() {
-    if hosts() != Some(Hosts::Namespaces) {
-        skip(
-            "this guest has one device: network namespaces with a device of rxe each are for newer kernels",
-            "cargo xtask rxe --kernel new",
-        );
-    }
+    two_hosts();
     let [a, b] = [Host::A, Host::B].map(|host| host.device(Hosts::Namespaces));
     for (list, expected, why) in [
         ("all".to_owned(), vec![a.clone(), b.clone()], String::new()),
@@ -51,6 +45,7 @@ pub(crate) fn devices_are_picked_and_excluded() {
 
 /// With the device of this host alone, and its address of IPv4 by number.
 pub(crate) fn bytes_go_by_the_device_that_was_chosen() {
+    two_hosts();
     let of = |host: Host| {
         [("UCX_NET_DEVICES", host.device(Hosts::Namespaces)), ("UCX_IB_GID_INDEX", "1".to_owned())]
     };

@@ -6,12 +6,16 @@
 
 mod choice;
 mod faults;
+mod forks;
+mod kills;
+mod limits;
 mod roles;
+mod stops;
 
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use rxe_tests::{Host, Hosts, counters, hosts};
+use rxe_tests::{DEVICE, Host, Hosts, counters, hosts};
 use testkit::{Child, Role, skip};
 
 use roles::{Ask, LEN, expect, exporter, importer};
@@ -19,15 +23,28 @@ use roles::{Ask, LEN, expect, exporter, importer};
 /// Until something has come about that nobody waits for.
 const SOON: Duration = Duration::from_secs(20);
 
-/// A process on one of the hosts, yet to be started; where there is one host only, the test is skipped.
+/// A process on one of the hosts, yet to be started. Where there is one host only, it is on that one.
 fn role(name: &str, host: Host) -> Role {
+    let role = Role::new(name).deadline(Duration::from_secs(150));
+    match hosts() {
+        None => role,
+        Some(_) => role.in_netns(host.namespace()),
+    }
+}
+
+/// Where there is one host only, the test is skipped.
+fn two_hosts() {
     if hosts() != Some(Hosts::Namespaces) {
         skip(
             "this guest has no second host: network namespaces with a device of rxe each are for newer kernels",
             "cargo xtask rxe --kernel new",
         );
     }
-    Role::new(name).in_netns(host.namespace()).deadline(Duration::from_secs(150))
+}
+
+/// The device of a host: where there is one host only, that one's.
+fn device(host: Host) -> String {
+    hosts().map_or_else(|| DEVICE.to_owned(), |hosts| host.device(hosts))
 }
 
 /// A process on one of the hosts with these settings.
@@ -37,20 +54,73 @@ fn start(name: &str, host: Host, settings: &[(&str, &str)]) -> Child {
 
 /// An exporter on B, and an importer on A that has imported from it.
 fn both() -> (Child, Child) {
-    let mut exporter = start("exporter", Host::B, &[]);
-    let mut importer = start("importer", Host::A, &[]);
-    let handle = exporter.request(&Ask::Export.frame());
-    expect(&mut importer, &Ask::Import(handle), "verbs");
-    (exporter, importer)
+    Way::Connected.both(&[])
+}
+
+/// How a device reaches memory of another process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// Connected with the exporter's, which is another host's where there are two.
+    Connected,
+    /// Registered with it, on A: the exporter offers nothing else.
+    Shared,
+}
+
+impl Way {
+    /// Where exporters are.
+    fn host(self) -> Host {
+        match self {
+            Self::Connected => Host::B,
+            Self::Shared => Host::A,
+        }
+    }
+
+    fn exporter(self, settings: &[(&str, &str)]) -> Child {
+        let own = if self == Self::Shared { ONLY_SHARED } else { &[] };
+        start("exporter", self.host(), &[own, settings].concat())
+    }
+
+    /// It is on A.
+    fn importer(self) -> Child {
+        start("importer", Host::A, if self == Self::Shared { SHARE } else { &[] })
+    }
+
+    /// An exporter with these settings, and an importer that has imported from it.
+    fn both(self, settings: &[(&str, &str)]) -> (Child, Child) {
+        let (mut exporter, mut importer) = (self.exporter(settings), self.importer());
+        let handle = exporter.request(&Ask::Export.frame());
+        expect(&mut importer, &Ask::Import(handle), "verbs");
+        (exporter, importer)
+    }
+}
+
+const SHARE: &[(&str, &str)] = &[("UCX_VERBS_SHARE", "y")];
+/// Of an exporter whose memory is not reached in another way.
+const ONLY_SHARED: &[(&str, &str)] = &[("UCX_VERBS_SHARE", "y"), ("UCX_VERBS_REMOTE", "n")];
+
+/// What takes a while to put, for something to happen meanwhile.
+const LONG: u32 = 16 << 20;
+/// Of an exporter of as many bytes.
+const OF_LONG: &[(&str, &str)] = &[("RUCX_TEST_LEN", "16777216")];
+
+/// Has an importer put something; when this returns, packets of that have been sent. How many had been before.
+fn under_way(importer: &mut Child, put: &Ask) -> u64 {
+    let before = sent(Host::A);
+    importer.send(&put.frame());
+    let begin = Instant::now();
+    while sent(Host::A) == before {
+        assert!(begin.elapsed() < SOON, "packets are sent");
+    }
+    before
 }
 
 fn sent(host: Host) -> u64 {
-    counters(&host.device(Hosts::Namespaces)).unwrap().sent()
+    counters(&device(host)).unwrap().sent()
 }
 
 /// Objects of this kind that processes have of a host's device now (`rdma-resource(8)`).
 fn objects(host: Host, kind: &str) -> u64 {
-    let device = host.device(Hosts::Namespaces);
+    let device = device(host);
     let output = Command::new("/bin/rdma").args(["resource", "show", &device]).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let mut words = text.split_whitespace();
@@ -113,10 +183,13 @@ fn revoked_is_stale_and_hits_nobody_else() {
 
 fn a_killed_exporter_is_stale_and_leaves_nothing_pinned() {
     let (mut exporter, mut importer) = both();
-    assert!(objects(Host::B, "mr") > 0, "its memory is registered");
+    expect(&mut importer, &Ask::Access(0), "fine"); // with what bytes go through, which is of the same device where there is one
+    let with = objects(Host::B, "mr");
+    assert!(with > 0, "its memory is registered");
     exporter.kill();
     soon("stale", || importer.request(&Ask::Access(0).frame()) == b"stale");
-    soon("nothing is registered at B any more", || objects(Host::B, "mr") == 0);
+    soon("its registration is ended", || objects(Host::B, "mr") == with - 1);
+    assert!(hosts().is_none() || with == 1, "nothing else is registered at B");
 }
 
 fn a_killed_importer_leaves_nothing_pinned() {
@@ -128,12 +201,10 @@ fn a_killed_importer_leaves_nothing_pinned() {
     drop(exporter);
 }
 
-const SHARE: &[(&str, &str)] = &[("UCX_VERBS_SHARE", "y")];
-
 /// HOST and DPU on A, PEER on B: the DPU's requests move bytes between the others' memory, and both are stopped.
 fn a_dpu_moves_bytes_between_two_that_are_stopped() {
-    let mut host = start("exporter", Host::A, SHARE);
-    let mut dpu = start("importer", Host::A, SHARE);
+    let mut host = Way::Shared.exporter(&[]);
+    let mut dpu = Way::Shared.importer();
     let mut peer = start("exporter", Host::B, &[]);
     let (of_host, of_peer) = (host.request(&Ask::Export.frame()), peer.request(&Ask::Export.frame()));
     expect(&mut dpu, &Ask::Import(of_host), "verbs");
@@ -159,11 +230,8 @@ fn a_dpu_moves_bytes_between_two_that_are_stopped() {
 
 /// HOST and DPU on A: nothing of the HOST's memory is mapped in the DPU, and the HOST, which is stopped, calls nothing, however long it is.
 fn memory_of_a_stopped_process_of_this_host() {
-    let mut host = start("exporter", Host::A, SHARE);
-    let mut dpu = start("importer", Host::A, SHARE);
-    let handle = host.request(&Ask::Export.frame());
+    let (mut host, mut dpu) = Way::Shared.both(&[]);
     let place = host.request(&Ask::Where.frame());
-    expect(&mut dpu, &Ask::Import(handle), "verbs");
     host.stop();
     expect(&mut dpu, &Ask::Work(8), "done");
     expect(&mut dpu, &Ask::IsMapped(place), "unmapped");
@@ -173,9 +241,29 @@ fn memory_of_a_stopped_process_of_this_host() {
     expect(&mut dpu, &Ask::Access(0), "stale");
 }
 
+/// A process that is stopped makes no system call: none for a page, and none for 64 MiB.
+fn a_put_of_any_length_asks_nothing_of_a_stopped_process() {
+    const SHORT: u32 = 4096;
+    const ALL: u32 = 64 << 20;
+    let (mut host, mut dpu) = Way::Shared.both(&[("RUCX_TEST_LEN", "67108864")]);
+    let place = host.request(&Ask::Where.frame());
+    host.stop();
+    for (len, seed) in [(SHORT, 21), (ALL, 22)] {
+        let before = sent(Host::A);
+        expect(&mut dpu, &Ask::Put { len, seed }, "done");
+        let rise = sent(Host::A) - before;
+        report(&format!("{len} bytes to a HOST that is stopped: {rise} packets"));
+        assert!(rise >= u64::from(len) / 4096, "{rise} packets");
+        expect(&mut dpu, &Ask::IsMapped(place.clone()), "unmapped");
+        host.cont();
+        expect(&mut host, &Ask::ComparePut { len, seed }, "same");
+        host.stop();
+    }
+}
+
 fn a_killed_host_leaves_nothing_pinned_in_the_dpu() {
-    let mut host = start("exporter", Host::A, SHARE);
-    let mut dpu = start("importer", Host::A, SHARE);
+    let mut host = Way::Shared.exporter(&[]);
+    let mut dpu = Way::Shared.importer();
     let handle = host.request(&Ask::Export.frame());
     let before = objects(Host::A, "mr");
     expect(&mut dpu, &Ask::Import(handle), "verbs");
@@ -188,10 +276,7 @@ fn a_killed_host_leaves_nothing_pinned_in_the_dpu() {
 }
 
 fn a_killed_dpu_leaves_nothing_pinned() {
-    let mut host = start("exporter", Host::A, SHARE);
-    let mut dpu = start("importer", Host::A, SHARE);
-    let handle = host.request(&Ask::Export.frame());
-    expect(&mut dpu, &Ask::Import(handle), "verbs");
+    let (mut host, mut dpu) = Way::Shared.both(&[]);
     assert!(objects(Host::A, "mr") > 0, "the HOST's memory is registered");
     dpu.kill();
     soon("nothing is registered", || objects(Host::A, "mr") == 0);
@@ -254,6 +339,7 @@ impl Drop for SlowCable {
 /// Has a DPU at A get memory of one exporter at B, put all of another one's, and copy the one's to the other: milliseconds, told to who reads
 /// the results.
 fn legs(bytes: &str) -> [u64; 3] {
+    two_hosts();
     let long = [("RUCX_TEST_LEN", bytes)];
     let mut one = start("exporter", Host::B, &long);
     let mut two = start("exporter", Host::B, &long);
@@ -279,6 +365,7 @@ fn what_the_way_through_a_dpu_takes() {
 /// Where the cable is what is slow, as it is with devices: the bytes go twice, in about the time of once, for they are read while others are
 /// written. One after the other they would take the sum.
 fn by_a_slow_cable_the_way_through_a_dpu_takes_as_long_as_half_of_it() {
+    two_hosts();
     let _cable = SlowCable::of("48mbit");
     let [get, put, both] = legs("67108864");
     assert!(both * 20 < (get + put) * 19, "nothing is read while others are written");
@@ -300,14 +387,26 @@ fn main() -> std::process::ExitCode {
             choice::devices_are_picked_and_excluded => .secs(60),
             choice::bytes_go_by_the_device_that_was_chosen => .secs(120),
             faults::a_port_that_goes_down_fails_accesses_in_time => .secs(120),
-            faults::without_memory_to_pin_it_is_told_and_the_rest_goes_on => .secs(120),
-            faults::an_exporter_that_may_not_pin_refuses_and_goes_on => .secs(120),
-            faults::a_dpu_killed_while_it_writes_leaves_its_peers_whole => .secs(120),
-            faults::a_child_has_none_of_it => .secs(120),
+            limits::without_memory_to_pin_it_is_told_and_the_rest_goes_on => .secs(120),
+            limits::an_exporter_that_may_not_pin_refuses_and_goes_on => .secs(120),
+            limits::a_dpu_without_memory_to_pin_is_told_and_goes_on => .secs(120),
+            limits::a_host_that_may_not_pin_refuses_and_goes_on => .secs(120),
+            limits::what_the_kernel_counts_of_a_device_has_limits_that_are_told => .secs(120),
+            kills::a_dpu_killed_while_it_writes_leaves_its_peers_whole => .secs(120),
+            kills::an_exporter_killed_while_it_is_written_to_is_told => .secs(120),
+            kills::a_dpu_killed_while_it_writes_leaves_its_host_whole => .secs(120),
+            kills::a_host_killed_while_it_is_written_to_is_told => .secs(120),
+            stops::a_stopped_importer_holds_up_no_revocation => .secs(120),
+            stops::a_dpu_stopped_while_it_writes_keeps_the_memory => .secs(120),
+            forks::a_child_has_none_of_it => .secs(120),
+            forks::a_child_that_lives_changes_nothing => .secs(120),
+            forks::a_child_that_lives_changes_nothing_of_a_host_s => .secs(120),
             memory_of_a_stopped_process_of_this_host => .secs(120),
+            a_put_of_any_length_asks_nothing_of_a_stopped_process => .secs(120),
             a_killed_host_leaves_nothing_pinned_in_the_dpu => .secs(120),
             a_killed_dpu_leaves_nothing_pinned => .secs(120),
             faults::a_device_that_is_taken_away_fails_accesses => .secs(120),
+            faults::a_device_of_both_that_is_taken_away_fails_accesses => .secs(120),
         ],
     }
 }

@@ -1,9 +1,10 @@
 //! The processes: who exports memory, and who uses it.
 
 use std::fmt::Debug;
-use std::time::Instant;
+use std::os::unix::process::parent_id;
+use std::time::{Duration, Instant};
 
-use testkit::{Child, Rng, role};
+use testkit::{Child, Forked, Rng, role};
 use ucp::{
     AccessError, Context, Features, ImportedRegion, MemMap, OperandReason, PackedMemh, Region, TransferError,
 };
@@ -20,14 +21,18 @@ const LENGTHS: [usize; 8] = [1, 7, 4096, 4097, 100_000, 131_072, 300_001, LEN];
 pub(crate) enum Ask {
     /// An exporter: pack another handle.
     Export,
-    /// An exporter: revoke the export of this number.
+    /// An exporter: revoke the export of this number; why not, if it cannot.
     Revoke(u8),
+    /// An exporter: give the memory up, and all exports of it.
+    Drop,
     /// An exporter: fill the memory.
     Fill(u8),
     /// An exporter: has it what a work left?
     Compare(u8),
     /// An exporter: has it what a `Fill` left?
     CompareFill(u8),
+    /// An exporter: has it what a `Put` left?
+    ComparePut { len: u32, seed: u8 },
     /// An importer: import this.
     Import(Vec<u8>),
     /// An importer: operations on the first import, against a model.
@@ -36,16 +41,26 @@ pub(crate) enum Ask {
     Access(u8),
     /// An importer: read from the import of this number, and tell the error in its own words.
     Words(u8),
-    /// An exporter: where is the memory?
+    /// An exporter: where is the memory, and how long is it?
     Where,
-    /// An importer: is anything mapped at that address of another process's?
+    /// Is anything mapped there, where an exporter has said that its memory is?
     IsMapped(Vec<u8>),
     /// An importer: import this, if that can be done.
     TryImport(Vec<u8>),
-    /// An importer: put so many bytes, of memory that is registered for that, to the first import.
-    Put(u32),
+    /// An importer: in a new context, import this.
+    Anew(Vec<u8>),
+    /// An importer: put so many bytes to the last import, from memory that is registered for that, and used again.
+    Put { len: u32, seed: u8 },
+    /// An importer: do that until it fails.
+    PutOn { len: u32, seed: u8 },
+    /// An importer: get what a `Fill` left from the last import, to that memory.
+    Get(u8),
     /// Make a child by fork, in which nothing of this is there.
     Fork,
+    /// Make a child by fork, which lives.
+    Bear,
+    /// Kill that child.
+    Bury,
     /// An importer: what do getting all of the first import, putting all of the second, and copying all of the first to the second take?
     Time,
     /// An importer: copy all of one import into another one.
@@ -67,9 +82,16 @@ impl Ask {
             Self::Where => vec![9],
             Self::IsMapped(address) => [&[10], address.as_slice()].concat(),
             Self::TryImport(handle) => [&[11], handle.as_slice()].concat(),
-            Self::Put(len) => [&[12], &len.to_ne_bytes()[..]].concat(),
+            Self::Put { len, seed } => [&[12, *seed], &len.to_ne_bytes()[..]].concat(),
             Self::Fork => vec![13],
             Self::Time => vec![15],
+            Self::Drop => vec![16],
+            Self::ComparePut { len, seed } => [&[17, *seed], &len.to_ne_bytes()[..]].concat(),
+            Self::Anew(handle) => [&[18], handle.as_slice()].concat(),
+            Self::Get(seed) => vec![19, *seed],
+            Self::Bear => vec![20],
+            Self::Bury => vec![21],
+            Self::PutOn { len, seed } => [&[22, *seed], &len.to_ne_bytes()[..]].concat(),
             Self::Carry { from, to, parts } => vec![8, *from, *to, *parts],
         }
     }
@@ -88,10 +110,23 @@ impl Ask {
             [9] => Self::Where,
             [10, address @ ..] => Self::IsMapped(address.to_vec()),
             [11, handle @ ..] => Self::TryImport(handle.to_vec()),
-            [12, len @ ..] => Self::Put(u32::from_ne_bytes(len.try_into().unwrap())),
+            [12, seed, len @ ..] => {
+                Self::Put { len: u32::from_ne_bytes(len.try_into().unwrap()), seed: *seed }
+            }
             [13] => Self::Fork,
-            [15] => Self::Time,
             [14, number] => Self::Words(*number),
+            [15] => Self::Time,
+            [16] => Self::Drop,
+            [17, seed, len @ ..] => {
+                Self::ComparePut { len: u32::from_ne_bytes(len.try_into().unwrap()), seed: *seed }
+            }
+            [18, handle @ ..] => Self::Anew(handle.to_vec()),
+            [19, seed] => Self::Get(*seed),
+            [20] => Self::Bear,
+            [21] => Self::Bury,
+            [22, seed, len @ ..] => {
+                Self::PutOn { len: u32::from_ne_bytes(len.try_into().unwrap()), seed: *seed }
+            }
             other => panic!("no order: {other:?}"),
         }
     }
@@ -112,10 +147,18 @@ fn context() -> Context {
     builder.set("UCX_TLS", "verbs").build().unwrap()
 }
 
-fn random(seed: u8) -> Vec<u8> {
-    let mut bytes = vec![0; LEN];
+fn random(seed: u8, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
     Rng::new(u64::from(seed)).fill(&mut bytes);
     bytes
+}
+
+fn compared(found: &[u8], expected: &[u8]) -> String {
+    if found == expected {
+        return "same".to_owned();
+    }
+    let differs = found.iter().zip(expected).position(|(found, expected)| found != expected);
+    format!("byte {differs:?} differs")
 }
 
 /// The operations of a work: whether it writes, where, and what.
@@ -133,44 +176,63 @@ pub(crate) fn bytes_of_work() -> u64 {
     work(1).map(|(_, _, bytes)| bytes.len() as u64).sum()
 }
 
+/// The memory that is exported: allocated, or, with `RUCX_TEST_BUFFER`, a buffer, which a child of a fork has, too.
+fn map(ctx: &Context) -> Region {
+    let len = std::env::var("RUCX_TEST_LEN").map_or(LEN, |len| len.parse().unwrap());
+    let is_buffer = std::env::var("RUCX_TEST_BUFFER").is_ok();
+    let of = if is_buffer { MemMap::buffer(vec![0; len]) } else { MemMap::allocate(len) };
+    ctx.mem_map(of.exported()).unwrap()
+}
+
+/// Whether memory has these bytes, at its beginning.
+fn holds(region: &Region, expected: &[u8]) -> String {
+    let mut bytes = vec![0; expected.len()];
+    region.read(0, &mut bytes).unwrap();
+    compared(&bytes, expected)
+}
+
 pub(crate) fn exporter() {
     let ctx = context();
-    let len = std::env::var("RUCX_TEST_LEN").map_or(LEN, |len| len.parse().unwrap());
-    let region: Region = ctx.mem_map(MemMap::allocate(len).exported()).unwrap();
+    let mut owned = Some(map(&ctx));
     let mut exports: Vec<PackedMemh> = Vec::new();
-    let holds = |expected: &[u8]| {
-        let mut bytes = vec![0; LEN];
-        region.read(0, &mut bytes).unwrap();
-        let differs = (0..LEN).find(|at| bytes[*at] != expected[*at]);
-        differs.map_or_else(|| "same".to_owned(), |at| format!("byte {at} differs"))
-    };
+    let mut child = None;
     while let Some(frame) = role::try_recv() {
+        let region = || owned.as_ref().unwrap();
         let answer = match Ask::read(&frame) {
             Ask::Export => {
-                exports.push(region.memh_pack().unwrap());
+                exports.push(region().memh_pack().unwrap());
                 role::send(exports.last().unwrap().as_bytes());
                 continue;
             }
             Ask::Where => {
-                role::send(&region.address().to_ne_bytes());
+                role::send(&[region().address(), region().len() as u64].map(u64::to_ne_bytes).concat());
                 continue;
             }
-            Ask::Revoke(number) => {
-                exports[usize::from(number)].revoke().unwrap();
-                "revoked".to_owned()
+            Ask::Revoke(number) => match exports[usize::from(number)].revoke() {
+                Ok(()) => "revoked".to_owned(),
+                Err(error) => format!("{error}: {}", error.remedy()),
+            },
+            Ask::Drop => {
+                exports.clear();
+                drop(owned.take());
+                "dropped".to_owned()
             }
             Ask::Fill(seed) => {
-                region.write(0, &random(seed)).unwrap();
+                region().write(0, &random(seed, LEN)).unwrap();
                 "filled".to_owned()
             }
-            Ask::CompareFill(seed) => holds(&random(seed)),
-            Ask::Fork => in_a_child(|| region.memh_pack().is_err()),
+            Ask::CompareFill(seed) => holds(region(), &random(seed, LEN)),
+            Ask::ComparePut { len, seed } => holds(region(), &random(seed, len as usize)),
+            Ask::Fork => in_a_child(|| region().memh_pack().is_err()),
+            Ask::Bear => bear(&mut child),
+            Ask::Bury => bury(&mut child),
+            Ask::IsMapped(place) => is_mapped(&place),
             Ask::Compare(seed) => {
                 let mut model = vec![0; LEN];
                 for (_, at, bytes) in work(seed).filter(|(writes, ..)| *writes) {
                     model[at..at + bytes.len()].copy_from_slice(&bytes);
                 }
-                holds(&model)
+                holds(region(), &model)
             }
             other => panic!("not for an exporter: {other:?}"),
         };
@@ -179,15 +241,20 @@ pub(crate) fn exporter() {
 }
 
 pub(crate) fn importer() {
-    let ctx = context();
+    let mut ctx = context();
     let mut imports: Vec<ImportedRegion> = Vec::new();
+    let mut operand: Vec<u8> = Vec::new();
+    let mut child = None;
     while let Some(frame) = role::try_recv() {
         let answer = match Ask::read(&frame) {
             Ask::Import(handle) => {
-                let import = ctx.mem_import(&handle).unwrap();
-                let by = import.transport().to_owned();
-                imports.push(import);
-                by
+                imports.push(ctx.mem_import(&handle).unwrap());
+                imports.last().unwrap().transport().to_owned()
+            }
+            Ask::Anew(handle) => {
+                ctx = context();
+                imports.push(ctx.mem_import(&handle).unwrap());
+                imports.last().unwrap().transport().to_owned()
             }
             Ask::Work(seed) => {
                 do_work(&imports[0], seed);
@@ -197,11 +264,25 @@ pub(crate) fn importer() {
                 Ok(_) => "imported".to_owned(),
                 Err(error) => format!("{error}: {}", error.remedy()),
             },
-            Ask::Put(len) => match imports[0].put(0, vec![1; len as usize]) {
-                Ok(_) => "done".to_owned(),
-                Err(failed) => format!("{}: {}", failed.error, failed.error.remedy()),
-            },
+            Ask::Put { len, seed } => {
+                put(imports.last().unwrap(), &mut operand, (len, seed)).unwrap_or_else(|| "done".to_owned())
+            }
+            Ask::PutOn { len, seed } => {
+                let last = imports.last().unwrap();
+                loop {
+                    if let Some(failed) = put(last, &mut operand, (len, seed)) {
+                        break failed;
+                    }
+                }
+            }
+            Ask::Get(seed) => {
+                operand.resize(LEN, 0);
+                operand = told(imports.last().unwrap().get(0, operand));
+                compared(&operand, &random(seed, LEN))
+            }
             Ask::Fork => in_a_child(|| imports[0].read(0, &mut [0; 8]).is_err()),
+            Ask::Bear => bear(&mut child),
+            Ask::Bury => bury(&mut child),
             Ask::Access(number) => match imports[usize::from(number)].read(0, &mut [0; 8]) {
                 Ok(()) => "fine".to_owned(),
                 Err(error) => in_words(&error),
@@ -210,10 +291,7 @@ pub(crate) fn importer() {
                 Ok(()) => "fine".to_owned(),
                 Err(error) => format!("{error}: {}", error.remedy()),
             },
-            Ask::IsMapped(address) => {
-                let address = u64::from_ne_bytes(address.try_into().unwrap());
-                if is_mapped(address) { "mapped" } else { "unmapped" }.to_owned()
-            }
+            Ask::IsMapped(place) => is_mapped(&place),
             Ask::Carry { from, to, parts } => {
                 let (from, to) = (&imports[usize::from(from)], &imports[usize::from(to)]);
                 carry(from, to, usize::from(parts))
@@ -226,15 +304,35 @@ pub(crate) fn importer() {
     }
 }
 
-/// Whether a byte of the region of another process that begins there is mapped here (`proc_pid_maps(5)`).
-fn is_mapped(address: u64) -> bool {
+/// Whether a byte of the memory that lies there is mapped here (`proc_pid_maps(5)`).
+fn is_mapped(place: &[u8]) -> String {
+    let (address, len) = place.split_at(size_of::<u64>());
+    let [address, len] = [address, len].map(|bytes| u64::from_ne_bytes(bytes.try_into().unwrap()));
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    maps.lines().any(|line| {
+    let mapped = maps.lines().any(|line| {
         let range = line.split(' ').next().unwrap();
         let (start, end) = range.split_once('-').unwrap();
         let [start, end] = [start, end].map(|word| u64::from_str_radix(word, 16).unwrap());
-        start < address + LEN as u64 && address < end
-    })
+        start < address + len && address < end
+    });
+    if mapped { "mapped" } else { "unmapped" }.to_owned()
+}
+
+/// Has a child of this process live until it is buried, or this process ends.
+fn bear(child: &mut Option<Forked>) -> String {
+    let parent = std::process::id();
+    *child = Some(Forked::plain(|| {
+        while parent_id() == parent {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        false
+    }));
+    "born".to_owned()
+}
+
+/// The child has lived until now.
+fn bury(child: &mut Option<Forked>) -> String {
+    if child.take().unwrap().kill() { "buried" } else { "it had ended" }.to_owned()
 }
 
 /// Whether a child of this process says yes.
@@ -248,6 +346,22 @@ fn in_words(error: &AccessError) -> String {
         AccessError::Device { .. } => "device".to_owned(),
         AccessError::Operand { why: OperandReason::Stale(_), .. } => "stale operand".to_owned(),
         other => format!("{other:?}"),
+    }
+}
+
+/// Puts so many bytes, by a buffer that is used again. What has failed, in words.
+fn put(import: &ImportedRegion, operand: &mut Vec<u8>, (len, seed): (u32, u8)) -> Option<String> {
+    operand.resize(len as usize, 0);
+    Rng::new(u64::from(seed)).fill(operand);
+    match import.put(0, std::mem::take(operand)) {
+        Ok(back) => {
+            *operand = back;
+            None
+        }
+        Err(failed) => {
+            *operand = failed.operand;
+            Some(format!("{}: {}", failed.error, failed.error.remedy()))
+        }
     }
 }
 

@@ -169,7 +169,13 @@ impl Peer {
             ) {
                 *connection = None;
             }
-            AttachError::of_service(error)
+            match error {
+                ConnectError::NoResource => AttachError::Unreachable {
+                    reason: "the exporter cannot register it for this process".to_owned(),
+                    remedy: "see the exporter's log: raise its `ulimit -l`, or have fewer importers",
+                },
+                error => AttachError::of_service(error),
+            }
         })
     }
 

@@ -143,7 +143,8 @@ pub(super) fn reg_error(errno: Errno, len: u64) -> RegError {
             let limit = limit.map_or_else(|| "unlimited".to_owned(), |bytes| format!("{bytes} bytes"));
             RegError::Limit {
                 why: format!("{len} bytes could not be pinned ({errno}): RLIMIT_MEMLOCK is {limit}"),
-                remedy: "raise `ulimit -l` (LimitMEMLOCK= of a service), or register less at once: the device, too, has a limit",
+                remedy: "raise `ulimit -l` (LimitMEMLOCK= of a service), or register less at once: the device, too, has a limit, and so may a cgroup \
+                         (`rdma.max`)",
             }
         }
         Errno::FAULT => {
@@ -181,7 +182,7 @@ mod tests {
     fn limits_say_which_and_what_to_do() {
         let error = reg_error(Errno::NOMEM, 1 << 20);
         assert!(error.to_string().contains("RLIMIT_MEMLOCK is"), "{error}");
-        assert!(error.remedy().contains("ulimit -l"));
+        assert!(error.remedy().contains("ulimit -l") && error.remedy().contains(" (`rdma.max`)"));
         assert_eq!(reg_error(Errno::FAULT, 1).status(), ucs::Status::InvalidAddr);
         assert_eq!(reg_error(Errno::INVAL, 1).status(), ucs::Status::IoError);
     }

@@ -14,6 +14,7 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 use rdma_core_sys::ibv_event_type as Type;
+use rustix::io::Errno;
 
 use super::sys::{Context, Element, Event};
 use crate::memory::{AccessError, DeviceEvent, DeviceReason};
@@ -104,18 +105,29 @@ impl Events {
         seen.since(began)
     }
 
-    /// The error of an access that began then, with what has happened to the device.
+    /// The error of an access that began then, with what has happened to the device, if that does not tell it yet.
     pub(super) fn explain(&self, error: AccessError, began: Instant) -> AccessError {
         match error {
-            AccessError::Device { done, why } => match self.since(began) {
-                Some(event) => {
-                    AccessError::Device { done, why: DeviceReason::After { why: Box::new(why), event } }
+            AccessError::Device { why: DeviceReason::After { .. }, .. } => error,
+            AccessError::Device { done, why } => {
+                let event =
+                    self.since(began).or_else(|| is_without_device(&why).then_some(DeviceEvent::Fatal));
+                match event {
+                    Some(event) => {
+                        AccessError::Device { done, why: DeviceReason::After { why: Box::new(why), event } }
+                    }
+                    None => AccessError::Device { done, why },
                 }
-                None => AccessError::Device { done, why },
-            },
+            }
             error => error,
         }
     }
+}
+
+/// Whether a call failed since there is no device behind its context any more, which the kernel says before it has told of the event (`ib_uverbs_write`,
+/// `drivers/infiniband/core/uverbs_main.c`).
+fn is_without_device(why: &DeviceReason) -> bool {
+    matches!(why, DeviceReason::Call { errno: Errno::IO, .. })
 }
 
 impl Tended for Events {
@@ -208,6 +220,12 @@ mod tests {
         assert_eq!(seen.since(after), None, "up again before it began");
         seen.note(Event { kind: Type::IBV_EVENT_DEVICE_FATAL, of: Element::Other }, 1, after);
         assert_eq!(seen.since(after), Some(DeviceEvent::Fatal));
+    }
+
+    #[test]
+    fn a_call_that_has_no_device_says_so() {
+        let call = |errno| DeviceReason::Call { call: "ibv_post_send", errno };
+        assert_eq!([Errno::IO, Errno::NOMEM].map(|errno| is_without_device(&call(errno))), [true, false]);
     }
 
     #[test]

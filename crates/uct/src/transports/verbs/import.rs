@@ -99,9 +99,11 @@ impl VerbsImport {
         step: impl FnMut(Range<usize>) -> Result<(), AccessError>,
     ) -> Result<(), AccessError> {
         self.gate.in_steps(len, step).map_err(|error| match (error, self.gate.check()) {
-            (AccessError::Device { done, .. }, Err(why)) if why != StaleReason::Forked => {
-                AccessError::Stale { done, why }
-            }
+            // Of an exporter that is gone the registration is ended here: to the device it is one that was revoked.
+            (
+                AccessError::Device { done, .. } | AccessError::Stale { done, why: StaleReason::Revoked },
+                Err(why),
+            ) if why != StaleReason::Forked => AccessError::Stale { done, why },
             (error, _) => error,
         })
     }

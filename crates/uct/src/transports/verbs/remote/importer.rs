@@ -12,7 +12,7 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rdma_core_sys::ibv_access_flags;
@@ -295,10 +295,14 @@ impl RemoteImport {
                 AccessError::Stale { done, why: self.asked_why().unwrap_or(StaleReason::Unmapped) }
             }
             // Its queue pairs ended with it, perhaps before its connection; or its device says nothing of a registration that was ended just now.
-            AccessError::Device { done, why } => match self.asked_why() {
-                Some(why) => AccessError::Stale { done, why },
-                None => AccessError::Device { done, why },
-            },
+            AccessError::Device { done, why } => {
+                let failed = Instant::now();
+                match self.asked_why() {
+                    Some(why) => AccessError::Stale { done, why },
+                    // What has happened to the device may be told later than that a request failed.
+                    None => self.device.events.explain(AccessError::Device { done, why }, failed),
+                }
+            }
             error => error,
         }
     }
