@@ -16,7 +16,7 @@ use super::importer::{At, Importers};
 use super::wire::{Attached, Request};
 use crate::api::{AttachError, Attachment};
 use crate::export::{Export, ExportTable};
-use crate::memory::{AccessError, LocalMem, Rights, StaleReason};
+use crate::memory::{AccessError, DeviceReason, LocalMem, Rights};
 use crate::service::{ConnId, Responder, Secret, Service};
 use crate::transports::verbs::device::{DEPTH, Device, REQUESTS};
 use crate::transports::verbs::queue::{Connect, Queue, Remote};
@@ -312,9 +312,11 @@ fn an_importer_s_queue_pairs_let_its_exporter_do_nothing() {
     let _attached = importer.attach(&liar, &of).unwrap();
     let queue = Queue::new(&liar.device);
     let (remote, trap) = (Remote { address: mem.address(), rkey: mr.rkey() }, &*liar.liar);
-    let refused = AccessError::Stale { done: 0, why: StaleReason::Revoked };
-    assert_eq!(queue.write(remote, &[1; 8], trap), Err(refused.clone()));
-    assert_eq!(queue.read(remote, &mut [0; 8], trap), Err(refused));
+    // Its queue pairs allow no such request, whatever the key.
+    for answer in [queue.write(remote, &[1; 8], trap), queue.read(remote, &mut [0; 8], trap)] {
+        let why = DeviceReason::Refused { words: "remote invalid request error" };
+        assert_eq!(answer, Err(AccessError::Device { done: 0, why }));
+    }
     assert!(liar.liar.traps.lock().is_empty(), "by both lanes that there were");
     let mut bytes = [0; PAGE];
     mem.read(0, &mut bytes).unwrap();
