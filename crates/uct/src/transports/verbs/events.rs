@@ -13,9 +13,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::Mutex;
-use rdma_core_sys::ibv_event_type as Type;
+use rdma_core_sys::{ibv_event_type as Type, ibv_port_state};
 use rustix::io::Errno;
 
+use super::port::Ports;
 use super::sys::{Context, Element, Event};
 use crate::memory::{AccessError, DeviceEvent, DeviceReason};
 use crate::service::Tended;
@@ -102,7 +103,12 @@ impl Events {
     pub(super) fn since(&self, began: Instant) -> Option<DeviceEvent> {
         self.read();
         let seen = *self.seen.lock();
-        seen.since(began)
+        seen.since(began).or_else(|| self.is_port_down().then_some(DeviceEvent::PortDown))
+    }
+
+    /// Whether the port is down, which its requests may notice before there is an event of that.
+    fn is_port_down(&self) -> bool {
+        self.context.port(self.port).is_ok_and(|attr| attr.state == ibv_port_state::IBV_PORT_DOWN)
     }
 
     /// The error of an access that began then, with what has happened to the device, if that does not tell it yet.
