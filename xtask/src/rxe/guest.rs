@@ -196,7 +196,9 @@ pub(crate) fn init(options: &Options, role: Role, tests: &[Built]) -> String {
             script += &format!("left_out '{}*' '{why}'\n", row.only.join("*, "));
             continue;
         }
-        let least = u8::from(row.sends && options.filter.is_none());
+        // There the tests that need two hosts have none, and say so.
+        let has_hosts = !old || setting < Setting::TwoHosts;
+        let least = u8::from(row.sends && has_hosts && options.filter.is_none());
         script += &format!("run {} {least} {user} /tests/{name} {args}\n", row.secs);
     }
     script + LEAVE
@@ -206,7 +208,7 @@ pub(crate) fn init(options: &Options, role: Role, tests: &[Built]) -> String {
 mod tests {
     use std::path::PathBuf;
 
-    use super::super::rows::ROWS;
+    use super::super::rows::{ROWS, Row};
     use super::*;
 
     fn built() -> Vec<Built> {
@@ -243,6 +245,9 @@ mod tests {
     fn what_a_kernel_cannot_run_is_told() {
         let options = Options { kernel: Choice::Old, ..Options::default() };
         let script = init(&options, Role::Alone { namespaces: false }, &built());
+        let has_to_send = script.lines().filter(|line| line.starts_with("run ") && line.contains(" 1 root "));
+        let sends = |row: &&Row| row.sends && row.not_on_old.is_none() && row.setting < Setting::TwoHosts;
+        assert_eq!(has_to_send.count(), ROWS.iter().filter(sends).count());
         let left_out = ROWS.iter().filter(|row| row.not_on_old.is_some()).count();
         assert_eq!(script.matches("\nleft_out ").count(), left_out);
         assert_eq!(script.matches("\nrun ").count(), ROWS.len() - left_out);
