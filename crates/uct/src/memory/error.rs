@@ -321,6 +321,10 @@ pub enum StaleReason {
     /// The exporter's process ended, or replaced itself by exec.
     #[error("the exporting process is gone")]
     ExporterGone,
+    /// The connection to the exporter's process on another machine has ended: that process has, or its machine, or there was no way to it for so
+    /// long that the kernel has given it up.
+    #[error("the exporting process is gone, or there was no way to it for too long")]
+    Disconnected,
     /// This process is a fork's child: what its parent imported is not here.
     #[error("it was imported by the parent process: a fork's child must make its own context")]
     Forked,

@@ -244,7 +244,7 @@ impl RemoteImport {
         match error {
             NetError::Stale { .. } => AccessError::Stale { done: 0, why: StaleReason::Revoked },
             _ if self.peer.link.state().is_gone() => {
-                AccessError::Stale { done: 0, why: StaleReason::ExporterGone }
+                AccessError::Stale { done: 0, why: StaleReason::Disconnected }
             }
             error => queue::device(DeviceReason::NotConnected { what: error.to_string().into() }),
         }
@@ -267,7 +267,7 @@ impl RemoteImport {
         match () {
             () if !self.generation.is_current() => Err(StaleReason::Forked),
             () if self.is_over.load(Ordering::Acquire) => Err(StaleReason::Revoked),
-            () if self.peer.link.state().is_gone() => Err(StaleReason::ExporterGone),
+            () if self.peer.link.state().is_gone() => Err(StaleReason::Disconnected),
             () => Ok(()),
         }
     }
@@ -310,7 +310,7 @@ impl RemoteImport {
     /// Why a device has failed, if that is because the export is over: by the exporter's own word, of which note is taken.
     fn asked_why(&self) -> Option<StaleReason> {
         if self.peer.link.has_ended() {
-            return Some(StaleReason::ExporterGone);
+            return Some(StaleReason::Disconnected);
         }
         match self.call(&Request::Check, self.patience) {
             Ok(_) => None,
@@ -318,7 +318,7 @@ impl RemoteImport {
                 self.is_over.store(true, Ordering::Release);
                 Some(StaleReason::Revoked)
             }
-            Err(_) => self.peer.link.has_ended().then_some(StaleReason::ExporterGone),
+            Err(_) => self.peer.link.has_ended().then_some(StaleReason::Disconnected),
         }
     }
 
