@@ -37,8 +37,9 @@ impl Forked {
     #[must_use]
     pub fn kill(self) -> bool {
         let Self(child) = self;
+        let is_alive = !sys::has_ended(child);
         sys::kill_pid(child);
-        sys::exit_code(child).is_none()
+        sys::exit_code(child).is_none() && is_alive
     }
 
     /// Waits for its end; whether its check said yes.

@@ -343,6 +343,13 @@ pub(crate) fn exit_code(child: libc::pid_t) -> Option<i32> {
     (waited == child && libc::WIFEXITED(status)).then(|| libc::WEXITSTATUS(status))
 }
 
+/// Whether a child has ended, which is still to be waited for.
+pub(crate) fn has_ended(child: libc::pid_t) -> bool {
+    use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+    let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    Pid::from_raw(child).is_none_or(|pid| !matches!(waitid(WaitId::Pid(pid), look), Ok(None)))
+}
+
 /// Sends SIGKILL to a process by number.
 pub(crate) fn kill_pid(pid: i32) {
     if pid > 1 {

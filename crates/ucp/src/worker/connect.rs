@@ -94,7 +94,13 @@ impl Worker {
 
 /// The one error for what the interfaces said.
 fn verdict(failures: Vec<AttachError>, results: MdResults) -> ConnectError {
-    match failures.into_iter().min_by_key(AttachError::rank) {
+    // Of those that lead elsewhere the last, which leads farthest; of others the first.
+    let key = |(index, error): &(usize, AttachError)| {
+        let is_elsewhere = matches!(error, AttachError::Elsewhere { .. });
+        (error.rank(), if is_elsewhere { usize::MAX - index } else { *index })
+    };
+    let most = failures.into_iter().enumerate().min_by_key(key);
+    match most.map(|(_, error)| error) {
         Some(AttachError::WrongToken | AttachError::Malformed(_) | AttachError::Mismatch) => {
             ConnectError::AccessDenied { results }
         }
@@ -123,7 +129,9 @@ mod tests {
         assert_eq!(status(&[AttachError::TooMany, AttachError::Stale("gone"), far.clone()]), Status::Stale);
         let elsewhere = AttachError::Elsewhere { reason: "elsewhere", remedy: "use another one" };
         assert_eq!(verdict(vec![elsewhere.clone(), far], MdResults::default()).remedy(), "go there");
-        assert_eq!(verdict(vec![elsewhere], MdResults::default()).remedy(), "use another one");
+        let farther = AttachError::Elsewhere { reason: "farther", remedy: "go far" };
+        let of_both = verdict(vec![elsewhere, farther], MdResults::default());
+        assert_eq!(of_both.remedy(), "go far", "of shm rather than of self");
         let error = verdict(vec![AttachError::TooMany], MdResults::default());
         assert_eq!(error.remedy(), AttachError::TooMany.remedy());
     }

@@ -76,6 +76,12 @@ pub enum NotRevoked {
         /// What the device or the kernel says.
         why: String,
     },
+    /// New accesses are refused, but a registration of the memory was still being made for an importer, and others have ended.
+    #[error("not revoked: a registration for an importer was still being made after {waited:?}")]
+    Making {
+        /// How long was waited.
+        waited: Duration,
+    },
     /// The export is the parent process's of a fork: it lives on.
     #[error("this export belongs to the parent process: only that can revoke it")]
     Forked,
@@ -88,14 +94,14 @@ impl NotRevoked {
         match self {
             Self::InFlight { importers, .. } => importers,
             Self::Registered { importer, .. } => std::slice::from_ref(importer),
-            Self::Forked => &[],
+            Self::Making { .. } | Self::Forked => &[],
         }
     }
 
     /// The one-byte status.
     pub fn status(&self) -> Status {
         match self {
-            Self::InFlight { .. } | Self::Registered { .. } => Status::NotRevoked,
+            Self::InFlight { .. } | Self::Registered { .. } | Self::Making { .. } => Status::NotRevoked,
             Self::Forked => Status::Forked,
         }
     }
@@ -108,6 +114,7 @@ impl NotRevoked {
                 "the memory stays untouched until the importer named continues or ends: then call revoke again"
             }
             Self::Registered { .. } => "end the importer named: then call revoke again",
+            Self::Making { .. } => "call revoke again: what is being made ends by itself then",
             Self::Forked => "revoke it in the process that packed it",
         }
     }

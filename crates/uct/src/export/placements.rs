@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
+use ucs::time::Deadline;
 
 use super::NotRevoked;
 use crate::service::Placement;
@@ -78,17 +78,25 @@ impl Placements {
         self.all.lock().known.values().flatten().any(|other| Arc::ptr_eq(other, placement))
     }
 
-    /// Ends those of export `id` that are `which`, also those that are being made, for which it waits so long; those that do not end stay, to be
-    /// tried again. They are known until they have ended: whoever asks meanwhile waits for the same end.
-    pub(super) fn end(&self, id: u64, which: Which, patience: Duration) -> Result<(), NotRevoked> {
+    /// Ends those of export `id` that are `which`: at once, and again once those that are being made have been, for which it waits until the limit.
+    /// Those that do not end stay, to be tried again. They are known until they have ended: whoever asks meanwhile waits for the same end.
+    pub(super) fn end(&self, id: u64, which: Which, limit: &Deadline) -> Result<(), NotRevoked> {
+        let verdict = self.end_known(id, which);
         let mut all = self.all.lock();
-        let still_made = |all: &mut All| all.making.contains(&id);
-        if self.made.wait_while_for(&mut all, still_made, patience).timed_out() && still_made(&mut all) {
-            let why = format!("one is still being made after {patience:?}");
-            return Err(NotRevoked::Registered { importer: 0, why });
+        if !all.making.contains(&id) && (verdict.is_err() || !all.known.contains_key(&id)) {
+            return verdict;
         }
-        let of_export = all.known.get(&id).cloned().unwrap_or_default();
+        let still_made = |all: &mut All| all.making.contains(&id);
+        self.made.wait_while_for(&mut all, still_made, limit.left().unwrap_or_default());
+        if still_made(&mut all) {
+            return Err(NotRevoked::Making { waited: limit.elapsed() });
+        }
         drop(all);
+        self.end_known(id, which)
+    }
+
+    fn end_known(&self, id: u64, which: Which) -> Result<(), NotRevoked> {
+        let of_export = self.all.lock().known.get(&id).cloned().unwrap_or_default();
         let mut verdict = Ok(());
         for placement in of_export.iter().filter(|one| which == Which::All || !one.is_announced()) {
             match placement.end() {
@@ -104,6 +112,8 @@ impl Placements {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use ucs::sync::{AtomicBool, Ordering};
 
     use super::*;
@@ -118,7 +128,9 @@ mod tests {
         is_over: Mutex<bool>,
     }
 
-    const LONG: Duration = Duration::from_secs(30);
+    fn long() -> Deadline {
+        Deadline::after(Duration::from_secs(30))
+    }
 
     fn wait_for(word: &AtomicBool) {
         while !word.load(Ordering::Acquire) {
@@ -167,10 +179,10 @@ mod tests {
         placements.add(1, &placement);
         let is_told = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            let first = scope.spawn(|| placements.end(1, Which::All, LONG));
+            let first = scope.spawn(|| placements.end(1, Which::All, &long()));
             wait_for(&slow.has_begun);
             let second = scope.spawn(|| {
-                let answer = placements.end(1, Which::All, LONG);
+                let answer = placements.end(1, Which::All, &long());
                 is_told.store(true, Ordering::Release);
                 answer
             });
@@ -189,11 +201,11 @@ mod tests {
         let placement: Arc<dyn Placement> = Arc::new(Stubborn(Mutex::new(0)));
         let placements = Placements::default();
         let (first, second) = (placements.making(1), placements.making(1));
-        assert_eq!(placements.end(2, Which::All, LONG), Ok(()), "another one's");
+        assert_eq!(placements.end(2, Which::All, &long()), Ok(()), "another one's");
         let is_told = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let ending = scope.spawn(|| {
-                let answer = placements.end(1, Which::All, LONG);
+                let answer = placements.end(1, Which::All, &long());
                 is_told.store(true, Ordering::Release);
                 answer
             });
@@ -212,11 +224,14 @@ mod tests {
     #[test]
     fn what_is_being_made_is_not_waited_for_without_end() {
         let placements = Placements::default();
+        let known: Arc<dyn Placement> = Arc::new(Stubborn(Mutex::new(0)));
+        placements.add(1, &known);
         let making = placements.making(1);
-        let refused = placements.end(1, Which::All, Duration::from_millis(10));
-        assert!(refused.unwrap_err().to_string().contains("still being made"));
+        let short = Deadline::after(Duration::from_millis(10));
+        assert!(matches!(placements.end(1, Which::All, &short), Err(NotRevoked::Making { .. })));
+        assert!(!placements.has(&known), "what was there has ended");
         drop(making);
-        assert_eq!(placements.end(1, Which::All, Duration::ZERO), Ok(()));
+        assert_eq!(placements.end(1, Which::All, &short), Ok(()));
     }
 
     #[test]
@@ -224,12 +239,12 @@ mod tests {
         let placement: Arc<dyn Placement> = Arc::new(Stubborn(Mutex::new(1)));
         let placements = Placements::default();
         placements.add(1, &placement);
-        let refused = placements.end(1, Which::All, LONG);
+        let refused = placements.end(1, Which::All, &long());
         assert!(matches!(refused, Err(NotRevoked::Registered { importer: 7, .. })), "{refused:?}");
         assert!(placements.has(&placement));
-        assert_eq!(placements.end(1, Which::All, LONG), Ok(()));
+        assert_eq!(placements.end(1, Which::All, &long()), Ok(()));
         assert!(!placements.has(&placement));
-        assert_eq!(placements.end(1, Which::All, LONG), Ok(()), "there is none");
+        assert_eq!(placements.end(1, Which::All, &long()), Ok(()), "there is none");
     }
 
     /// An importer that needs it no more, or has gone, is no reason to forget memory that can be reached.

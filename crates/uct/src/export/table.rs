@@ -381,7 +381,8 @@ impl ExportTable {
             let id = state.kept[index].claim.id;
             // What is being made is not waited for: the lock is held.
             let is_making = self.placements.is_making(id);
-            let end = |which| !is_making && self.placements.end(id, which, Duration::ZERO).is_ok();
+            let now = Deadline::after(Duration::ZERO);
+            let end = |which| !is_making && self.placements.end(id, which, &now).is_ok();
             if end(Which::Unannounced) && self.holders(id).is_empty() && end(Which::All) {
                 let kept = state.kept.swap_remove(index);
                 state.free.push(kept.claim.slot);
@@ -439,10 +440,10 @@ impl ExportTable {
         }
         drop(state);
         let limit = Deadline::after(patience.unwrap_or(self.revoke_timeout));
-        let end = |which| self.placements.end(claim.id, which, limit.left().unwrap_or_default());
+        let end = |which| self.placements.end(claim.id, which, &limit);
         // One that is not ended now is tried again below.
         let _ = end(Which::Unannounced);
-        let drained = patience.map_or(Ok(()), |patience| self.drain(claim.id, patience));
+        let drained = patience.map_or(Ok(()), |_| self.drain(claim.id, limit.left().unwrap_or_default()));
         let verdict = drained.and_then(|()| end(Which::All));
         if verdict.is_ok() {
             let mut state = self.state.lock();

@@ -94,6 +94,12 @@ pub enum DeviceReason {
         /// How long was waited.
         waited: Duration,
     },
+    /// Other accesses to the same peer took all the time.
+    #[error("other accesses to the same peer took {waited:?}")]
+    Taken {
+        /// How long was waited.
+        waited: Duration,
+    },
     /// It takes no memory for the bytes to go through.
     #[error("it takes no memory for the bytes to go through: {what}")]
     NoMemory {
@@ -169,6 +175,7 @@ impl DeviceReason {
     pub fn remedy(&self) -> &'static str {
         match self {
             Self::After { event, .. } => event.remedy(),
+            Self::Taken { .. } => "use fewer threads at once, or move less by each access",
             Self::NoMemory { .. } => "raise `ulimit -l` (LimitMEMLOCK= of a service)",
             Self::NotConnected { .. } => "see whether the exporter runs, and import the handle again",
             Self::Status { .. } | Self::Late { .. } => {

@@ -1,6 +1,6 @@
 //! How many may be connected: who has proven a token keeps its place.
 
-use uct::service::net::server::{FILES, MAX_UNPROVEN_PER_ADDRESS};
+use uct::service::net::server::FILES;
 
 use super::peer::{At, Raw, Server, until};
 
@@ -36,7 +36,7 @@ pub fn one_address_has_its_share() {
     drop(all.pop());
     until("its place is free", || server.ended() > before);
     // One without a proof gives way to the next of its address.
-    let mut idle: Vec<_> = (0..MAX_UNPROVEN_PER_ADDRESS).map(|_| Raw::from(1, &server.at).unwrap()).collect();
+    let mut idle: Vec<_> = (0..PER_ADDRESS).map(|_| Raw::from(1, &server.at).unwrap()).collect();
     assert!(is_let_in(1, &server.at));
     assert!(!idle[0].is_answered(), "it has given way");
     assert!(all.iter_mut().all(Raw::is_answered));
@@ -53,4 +53,16 @@ pub fn who_has_proven_a_token_keeps_its_place() {
     until("its place is free", || server.ended() > before);
     assert!(is_let_in(3, &server.at));
     assert!(all.iter_mut().all(Raw::is_answered));
+}
+
+/// All were let in while there was room, and prove something at once.
+pub fn who_proves_a_token_when_there_are_enough_is_turned_away() {
+    let server = Server::with_files(NOFILE);
+    let crowd = |host| (0..20).map(move |_| Raw::from(host, &server.at).unwrap());
+    let mut crowd: Vec<Raw> = [1, 3, 4].into_iter().flat_map(crowd).collect();
+    let mut all = proven(2, &server.at);
+    crowd.iter_mut().for_each(|raw| _ = raw.is_answered());
+    let kept = crowd.iter_mut().map(Raw::is_answered).filter(|is_answered| *is_answered).count();
+    assert_eq!(kept, PROVEN - PER_ADDRESS);
+    assert!(all.iter_mut().all(Raw::is_answered), "those that were there go on");
 }

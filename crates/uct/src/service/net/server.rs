@@ -23,8 +23,10 @@ pub const MAX_UNPROVEN: usize = 256;
 /// Those of one address: it cannot keep the others out.
 pub const MAX_UNPROVEN_PER_ADDRESS: usize = 64;
 /// Of the descriptors that this process may have, one in so many is for a connection that has proven a token: of each peer that has imported memory of this
-/// context, and of each interface that has endpoints to one here. Half of them may be of one address.
+/// context, and of each interface that has endpoints to one here. Half of them may be of one address. Of those without a proof there are no more either.
 pub const FILES: u64 = 4;
+/// As many, whatever the descriptors are: the service looks at all of them.
+const MAX_PROVEN: usize = 16_384;
 /// How long no connection is taken when there was no descriptor for one.
 pub(super) const PAUSE: Duration = Duration::from_millis(100);
 
@@ -43,6 +45,24 @@ pub(in crate::service) struct NetServer {
     is_short: bool,
     /// That there were as many as may be was told to the log.
     is_full: bool,
+}
+
+/// How many connections there are, and of one address.
+#[derive(Debug, Default)]
+struct Count {
+    /// With a proof, that may be.
+    most: usize,
+    proven: usize,
+    proven_of_address: usize,
+    unproven: usize,
+    unproven_of_address: usize,
+}
+
+impl Count {
+    /// Whether those with a proof, and so many more of the address, are more than may be.
+    fn is_beyond(&self, more: usize) -> bool {
+        self.proven + more > self.most || self.proven_of_address + more > self.most.div_ceil(2)
+    }
 }
 
 impl NetServer {
@@ -110,13 +130,22 @@ impl NetServer {
             return true;
         }
         let Some(conn) = self.conns.get_mut(&id) else { return false };
-        let flags = match conn.step(&self.responders) {
+        let was_proven = conn.proven;
+        let next = conn.step(&self.responders);
+        let (is_new, address) = (conn.proven && !was_proven, conn.address);
+        let flags = match next {
             Next::Read => EventFlags::IN,
             Next::Write => EventFlags::OUT,
             Next::Close => {
                 self.close(id);
                 return true;
             }
+        };
+        // Others may have proven something since it came.
+        let is_beyond = is_new && self.count(address).is_beyond(0);
+        let Some(conn) = self.conns.get(&id).filter(|_| !is_beyond) else {
+            self.close(id);
+            return true;
         };
         if epoll::modify(self.watches.epoll(), conn.as_fd(), EventData::new_u64(id), flags).is_err() {
             self.close(id);
@@ -143,19 +172,14 @@ impl NetServer {
     }
 
     fn come(&mut self, socket: OwnedFd, address: IpAddr) {
-        let most = usize::try_from(Limit::OpenFiles.value() / FILES).unwrap_or(usize::MAX);
-        let (mut proven, mut of_address) = ([0, 0], [0, 0]);
-        for conn in self.conns.values() {
-            proven[usize::from(conn.proven)] += 1;
-            of_address[usize::from(conn.proven)] += usize::from(conn.address == address);
+        let count = self.count(address);
+        if count.is_beyond(1) {
+            return self.tell_once(&count);
         }
-        if proven[1] >= most || of_address[1] >= most.div_ceil(2) {
-            return self.tell_once(proven[1], most);
-        }
-        if of_address[0] >= MAX_UNPROVEN_PER_ADDRESS {
+        if count.unproven_of_address >= MAX_UNPROVEN_PER_ADDRESS.min(count.most.div_ceil(2)) {
             self.make_room(|conn| conn.address == address);
         }
-        if proven[0] >= MAX_UNPROVEN {
+        if count.unproven >= MAX_UNPROVEN.min(count.most) {
             self.make_room(|_| true);
         }
         let (Ok(()), Ok(nonce)) = (socket::prepare(socket.as_fd()), socket::nonce()) else { return };
@@ -174,13 +198,26 @@ impl NetServer {
         idle.into_iter().for_each(|id| self.close(id));
     }
 
+    fn count(&self, address: IpAddr) -> Count {
+        let most = usize::try_from(Limit::OpenFiles.value() / FILES).unwrap_or(usize::MAX).min(MAX_PROVEN);
+        let mut count = Count { most, ..Count::default() };
+        for conn in self.conns.values() {
+            let (all, of_address) = match conn.proven {
+                true => (&mut count.proven, &mut count.proven_of_address),
+                false => (&mut count.unproven, &mut count.unproven_of_address),
+            };
+            *all += 1;
+            *of_address += usize::from(conn.address == address);
+        }
+        count
+    }
+
     /// There are as many as may be.
     #[cold]
-    fn tell_once(&mut self, proven: usize, most: usize) {
+    fn tell_once(&mut self, count: &Count) {
         if !std::mem::replace(&mut self.is_full, true) {
             tracing::warn!(
-                proven,
-                most,
+                ?count,
                 "a peer of another machine is turned away, and others will be without a word: a quarter of RLIMIT_NOFILE (`ulimit -n`) may \
                  be connected, and half of these from one address"
             );

@@ -306,7 +306,7 @@ fn turn<'q>(lane: &'q Mutex<Lane>, connect: &dyn Connect) -> Result<MutexGuard<'
             return Err(device(DeviceReason::Over));
         }
         if begin.elapsed() > TURN {
-            return Err(device(DeviceReason::Late { waited: begin.elapsed() }));
+            return Err(device(DeviceReason::Taken { waited: begin.elapsed() }));
         }
     }
 }

@@ -9,7 +9,7 @@
 #![allow(unsafe_code)]
 
 use std::any::Any;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -50,7 +50,9 @@ pub(in crate::transports::verbs) struct Importers {
     patience: Duration,
     /// By which it has connections of its own: for each, an exporter has the queue pairs of one device, and gives them up when it is asked
     /// for others.
-    user: AtomicU64,
+    user: u64,
+    /// The same for exporters that have said that they have no more keys for that connection.
+    users: Mutex<HashMap<([u8; 16], SocketAddr), u64>>,
     peers: Mutex<Vec<Weak<Peer>>>,
 }
 
@@ -80,15 +82,15 @@ struct Farewell {
 impl Peer {
     /// Tells it of those that have ended, as far as that can be done within this time. The end of the connection tells of the others.
     fn bid(&self, farewell: Option<Farewell>, patience: Duration) {
-        let mut all = self.farewells.lock();
-        all.extend(farewell);
+        self.farewells.lock().extend(farewell);
         let request = Request::Detach.encode();
-        while let Some(Farewell { kind, subject, token }) = all.front() {
+        let next = || self.farewells.lock().pop_front(); // held no longer: others bid farewell at once
+        while let Some(farewell) = next() {
+            let Farewell { kind, subject, token } = &farewell;
             let call = NetCall { kind: *kind, subject, token, request: &request };
             if !self.link.tell(&call, patience) {
-                break;
+                return self.farewells.lock().push_front(farewell);
             }
-            all.pop_front();
         }
     }
 }
@@ -111,8 +113,8 @@ impl Importers {
         patience: Duration,
     ) -> Self {
         let (device, service) = (Arc::clone(device), Arc::clone(service));
-        let user = AtomicU64::new(next_user());
-        Self { device, service, patience, user, peers: Mutex::default() }
+        let (users, peers) = (Mutex::default(), Mutex::default());
+        Self { device, service, patience, user: next_user(), users, peers }
     }
 
     /// Attaches an export of another machine, or of this one.
@@ -126,13 +128,17 @@ impl Importers {
         let asked = Request::Attach.encode();
         let call = NetCall { kind: at.kind, subject: &subject, token: &claim.token, request: &asked };
         let called = |user| self.service.call_net(user, at.uuid, &[at.address], &call, deadline);
-        let user = self.user.load(Ordering::Relaxed);
+        let exporter = (*at.uuid, at.address);
+        let user = self.users.lock().get(&exporter).copied().unwrap_or(self.user);
         let answer = match called(user) {
             // Keys of the exporter's device that this connection has had are all there is.
             Err(NetError::Refused { status: Status::Busy, .. }) => {
                 let other = next_user();
-                let _ = self.user.compare_exchange(user, other, Ordering::Relaxed, Ordering::Relaxed);
-                called(other)
+                let answer = called(other);
+                if answer.is_ok() {
+                    self.users.lock().insert(exporter, other);
+                }
+                answer
             }
             answer => answer,
         };
@@ -179,6 +185,7 @@ impl Importers {
         peers.retain(|peer| peer.strong_count() > 0);
         let mut known = peers.iter().filter_map(Weak::upgrade);
         if let Some(peer) = known.find(|peer| Arc::ptr_eq(&peer.link, link)) {
+            drop(peers);
             peer.bid(None, Duration::ZERO);
             return peer;
         }
