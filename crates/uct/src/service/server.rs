@@ -457,8 +457,9 @@ impl Events {
                 }
             }
             // Time in which peers waited for this thread is none in which they had to prove something.
-            self.conns.values_mut().for_each(|conn| conn.since += begin.elapsed());
-            self.net.spare(begin.elapsed());
+            let now = Instant::now();
+            self.conns.values_mut().for_each(|conn| conn.since = now.min(conn.since + (now - begin)));
+            self.net.spare(now - begin);
             self.tidy();
         }
     }
@@ -533,7 +534,8 @@ impl Events {
         }
         if self.conns.len() >= MAX_CONNECTIONS {
             // The one that has waited longest without showing a token goes; if all have shown one, the new one does.
-            let idle = self.conns.iter().filter(|(_, conn)| !conn.proven).min_by_key(|(_, conn)| conn.since);
+            let idle = self.conns.iter().filter(|(_, conn)| !conn.proven);
+            let idle = idle.min_by_key(|(id, conn)| (conn.since, **id));
             match idle.map(|(id, _)| *id) {
                 Some(id) => self.close(id),
                 None => return Conn::refuse(socket),

@@ -109,7 +109,8 @@ impl NetServer {
 
     /// The service was busy for so long: that is none of the time in which peers have to prove something.
     pub(in crate::service) fn spare(&mut self, busy: Duration) {
-        self.conns.values_mut().for_each(|conn| conn.since += busy);
+        let now = Instant::now(); // who has come meanwhile is not younger than who comes next
+        self.conns.values_mut().for_each(|conn| conn.since = now.min(conn.since + busy));
     }
 
     /// Ends connections without a proof, and takes new ones again.
@@ -194,7 +195,7 @@ impl NetServer {
     /// The one of these that has waited longest without a proof goes.
     fn make_room(&mut self, of: impl Fn(&Conn) -> bool) {
         let idle = self.conns.iter().filter(|(_, conn)| !conn.proven && of(conn));
-        let idle = idle.min_by_key(|(_, conn)| conn.since).map(|(id, _)| *id);
+        let idle = idle.min_by_key(|(id, conn)| (conn.since, **id)).map(|(id, _)| *id);
         idle.into_iter().for_each(|id| self.close(id));
     }
 
