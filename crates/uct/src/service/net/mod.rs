@@ -20,7 +20,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use ucs::Status;
-use ucs::sync::AtomicU64;
+use ucs::sync::{AtomicU64, Ordering};
 use ucs::time::Deadline;
 
 pub use conn::MAX_FAILURES;
@@ -84,11 +84,14 @@ pub(super) struct Net {
     responders: Arc<Responders>,
     listening: Mutex<Vec<SocketAddr>>,
     links: Links,
+    /// The next number of a user of these.
+    users: AtomicU64,
 }
 
 impl Net {
     pub(super) fn new(uuid: [u8; 16]) -> Self {
-        Self { uuid, responders: Arc::default(), listening: Mutex::default(), links: Links::default() }
+        let (listening, links, users) = (Mutex::default(), Links::default(), AtomicU64::new(1));
+        Self { uuid, responders: Arc::default(), listening, links, users }
     }
 
     pub(super) fn server(&self, watches: &Arc<Watches>, next: &Arc<AtomicU64>) -> NetServer {
@@ -143,7 +146,13 @@ impl Service {
         Some(kind)
     }
 
-    /// Calls the context with this uuid, at the first of `addresses` where it is. Calls of one `user` of this context, a number that these agree on, to
+    /// A number of a user of connections, for [`Service::call_net`], that no other has.
+    #[must_use]
+    pub fn new_user(&self) -> u64 {
+        self.net.users.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Calls the context with this uuid, at the first of `addresses` where it is. Calls of one `user` of this context ([`Service::new_user`]) to
     /// the same context at the same addresses share a connection, which ends with the last [`NetLink`] of it. The peer takes the call once at
     /// most, whatever the answer is.
     ///

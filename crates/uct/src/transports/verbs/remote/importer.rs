@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use rdma_core_sys::ibv_access_flags;
 use ucs::Status;
 use ucs::fork::{self, Generation};
-use ucs::sync::{AtomicBool, AtomicU64, Ordering};
+use ucs::sync::{AtomicBool, Ordering};
 use ucs::time::Deadline;
 
 use super::wire::{Attached, Request, Subject};
@@ -54,12 +54,6 @@ pub(in crate::transports::verbs) struct Importers {
     /// The same for exporters that have said that they have no more keys for that connection.
     users: Mutex<HashMap<([u8; 16], SocketAddr), u64>>,
     peers: Mutex<Vec<Weak<Peer>>>,
-}
-
-/// A number that no other has in this process.
-fn next_user() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 /// An exporter.
@@ -113,8 +107,8 @@ impl Importers {
         patience: Duration,
     ) -> Self {
         let (device, service) = (Arc::clone(device), Arc::clone(service));
-        let (users, peers) = (Mutex::default(), Mutex::default());
-        Self { device, service, patience, user: next_user(), users, peers }
+        let (user, users, peers) = (service.new_user(), Mutex::default(), Mutex::default());
+        Self { device, service, patience, user, users, peers }
     }
 
     /// Attaches an export of another machine, or of this one.
@@ -133,7 +127,7 @@ impl Importers {
         let answer = match called(user) {
             // Keys of the exporter's device that this connection has had are all there is.
             Err(NetError::Refused { status: Status::Busy, .. }) => {
-                let other = next_user();
+                let other = self.service.new_user();
                 let answer = called(other);
                 if answer.is_ok() {
                     self.users.lock().insert(exporter, other);
@@ -302,6 +296,8 @@ impl RemoteImport {
                 AccessError::Stale { done, why: self.asked_why().unwrap_or(StaleReason::Unmapped) }
             }
             // Its queue pairs ended with it, perhaps before its connection; or its device says nothing of a registration that was ended just now.
+            // What has happened to this side's device is why, whatever has become of the exporter: that is told by the next access.
+            error @ AccessError::Device { why: DeviceReason::After { .. }, .. } => error,
             AccessError::Device { done, why } => {
                 let failed = Instant::now();
                 match self.asked_why() {
