@@ -7,11 +7,13 @@
 //! | module | subject |
 //! |---|---|
 //! | [`hosts`](mod@hosts) | the two hosts: network namespaces of one guest, or two guests |
+//! | [`guest`] | what a test does to the guest: cables, rights |
 //! | [`counters`](mod@counters) | what a device has counted: proof that bytes went by it |
 
 #![forbid(unsafe_code)]
 
 pub mod counters;
+pub mod guest;
 pub mod hosts;
 
 use std::io;

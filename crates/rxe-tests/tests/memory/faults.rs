@@ -1,8 +1,8 @@
 //! What goes wrong on the way: ports and devices.
 
-use std::process::Command;
 use std::time::{Duration, Instant};
 
+use rxe_tests::guest::{Unplugged, ip};
 use rxe_tests::{GID_INDEX, Host, gid_of, port_of};
 use testkit::Child;
 
@@ -11,27 +11,6 @@ use crate::{LONG, OF_LONG, Way, device, report, soon, start, two_hosts, under_wa
 
 /// Longer than a device tries, and much longer than an emulated one takes for that.
 pub(crate) const BOUND: Duration = Duration::from_secs(60);
-
-fn ip(args: &[&str]) {
-    let output = Command::new("/bin/ip").args(args).output().unwrap();
-    assert!(output.status.success(), "ip {args:?}: {}", String::from_utf8_lossy(&output.stderr));
-}
-
-/// B's end of the cable is out of use as long as this is there.
-struct Down;
-
-impl Down {
-    fn now() -> Self {
-        ip(&["-n", "b", "link", "set", "net-b", "down"]);
-        Self
-    }
-}
-
-impl Drop for Down {
-    fn drop(&mut self) {
-        ip(&["-n", "b", "link", "set", "net-b", "up"]);
-    }
-}
 
 /// How what is under way ends, in words.
 fn outcome(importer: &mut Child) -> String {
@@ -48,7 +27,7 @@ pub(crate) fn a_port_that_goes_down_fails_accesses_in_time() {
     let (mut exporter, mut importer) = Way::Connected.both(OF_LONG);
     expect(&mut importer, &Ask::Access(0), "fine");
     under_way(&mut importer, &Ask::PutOn { len: LONG, seed: 1 });
-    let down = Down::now();
+    let down = Unplugged::now();
     let answer = outcome(&mut importer);
     // The other end of the cable has no carrier either.
     assert!(

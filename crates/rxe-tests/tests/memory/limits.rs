@@ -1,11 +1,10 @@
 //! Limits of what may be pinned, and of a device's objects: what does not go is told, with what to do, and the rest goes on.
 
-use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rxe_tests::Host;
+use rxe_tests::guest::devices_are_for_all;
 use testkit::{Child, Role, skip};
 
 use crate::roles::{Ask, expect};
@@ -17,9 +16,7 @@ const POOR: (&str, &str) = ("RUCX_TEST_MEMLOCK", "65536");
 
 /// A role of a user who may use the devices, and nothing else.
 fn user_s(name: &str, host: Host, settings: &[(&str, &str)]) -> Child {
-    for entry in std::fs::read_dir("/dev/infiniband").unwrap() {
-        std::fs::set_permissions(entry.unwrap().path(), Permissions::from_mode(0o666)).unwrap();
-    }
+    devices_are_for_all();
     let with = |role: Role, (name, value): &(&str, &str)| role.env(*name, *value);
     settings.iter().fold(role(name, host).as_uid(USER), with).start()
 }

@@ -1,13 +1,11 @@
 //! What goes wrong between workers of two hosts: ports and limits.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::HashMap;
-use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt;
-use std::process::Command;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use rxe_tests::guest::{Unplugged, devices_are_for_all};
 use rxe_tests::{Host, Hosts, hosts, port_of};
 use testkit::{Child, Role, role, skip};
 use ucp::{Context, Endpoint, Features, Request};
@@ -152,9 +150,7 @@ fn told(host: Host) -> Role {
 fn poor(host: Host, bytes: u32) -> Child {
     const NOBODY: u32 = 65_534;
     let role = told(host);
-    for entry in std::fs::read_dir("/dev/infiniband").unwrap() {
-        std::fs::set_permissions(entry.unwrap().path(), Permissions::from_mode(0o666)).unwrap();
-    }
+    devices_are_for_all();
     role.as_uid(NOBODY).env("RUCX_TEST_MEMLOCK", bytes.to_string()).start()
 }
 
@@ -173,34 +169,6 @@ fn soon(what: &str, mut holds: impl FnMut() -> bool) {
     while !holds() {
         assert!(begin.elapsed() < BOUND, "{what}");
         std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
-/// The end of the cable at B.
-fn cable(state: &str) {
-    let output = Command::new("/bin/ip").args(["-n", "b", "link", "set", "net-b", state]).output().unwrap();
-    assert!(output.status.success(), "{state}: {}", String::from_utf8_lossy(&output.stderr));
-}
-
-/// Plugs the cable in again, however the test ends.
-struct Unplugged(Cell<bool>);
-
-impl Unplugged {
-    fn now() -> Self {
-        cable("down");
-        Self(Cell::new(true))
-    }
-
-    fn plug_in(&self) {
-        if self.0.replace(false) {
-            cable("up");
-        }
-    }
-}
-
-impl Drop for Unplugged {
-    fn drop(&mut self) {
-        self.plug_in();
     }
 }
 
@@ -235,7 +203,7 @@ fn goes_down(hear: &Ask) {
         "{answer}"
     );
     crate::report(words);
-    unplugged.plug_in();
+    drop(unplugged);
     for device in [Host::A, Host::B].map(|host| host.device(Hosts::Namespaces)) {
         soon("the port is up", || port_of(&device, "state").unwrap() == "4: ACTIVE");
     }

@@ -1,0 +1,47 @@
+//! What a test does to the guest, as its root.
+
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+/// Runs `ip(8)`.
+///
+/// # Panics
+/// It fails.
+pub fn ip(args: &[&str]) {
+    let output = Command::new("/bin/ip").args(args).output().expect("/bin/ip");
+    assert!(output.status.success(), "ip {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// B's end of the cable between two network namespaces is down as long as this is there, however the test ends.
+#[derive(Debug)]
+pub struct Unplugged(());
+
+impl Unplugged {
+    /// Takes it down.
+    ///
+    /// # Panics
+    /// As [`ip`].
+    #[must_use]
+    pub fn now() -> Self {
+        ip(&["-n", "b", "link", "set", "net-b", "down"]);
+        Self(())
+    }
+}
+
+impl Drop for Unplugged {
+    fn drop(&mut self) {
+        ip(&["-n", "b", "link", "set", "net-b", "up"]);
+    }
+}
+
+/// Lets any user use the devices.
+///
+/// # Panics
+/// There are none, or this is not root.
+pub fn devices_are_for_all() {
+    for entry in std::fs::read_dir("/dev/infiniband").expect("RDMA devices") {
+        let path = entry.expect("an entry").path();
+        std::fs::set_permissions(path, Permissions::from_mode(0o666)).expect("root's rights");
+    }
+}
