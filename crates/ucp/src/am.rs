@@ -4,6 +4,7 @@ use std::fmt;
 use std::num::NonZeroU64;
 use std::ops::Range;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use bitflags::bitflags;
 use ucs::Status;
@@ -12,7 +13,7 @@ use uct::memory::{Destination, Source};
 
 use crate::Features;
 use crate::ep::fetch::Fetch;
-use crate::ep::op::Of;
+use crate::ep::op::{Of, Shared};
 use crate::ep::state::{Corrupt, Ep};
 use crate::ep::{Endpoint, EpError};
 use crate::mem::TransferError;
@@ -122,7 +123,7 @@ impl Endpoint {
     fn announce<M: Source>(&self, id: u16, header: &[u8], data: M) -> Request<M> {
         let slot = Slot::new();
         // It stays there from here on: a value may hold its bytes itself.
-        let op = Box::new(Of { operand: data, slot: Rc::clone(&slot) });
+        let op = Box::new(Shared { operand: Arc::new(data), slot: Rc::clone(&slot) });
         let (length, address) = {
             let local = op.operand.local();
             (local.len(), local.address().filter(|_| self.worker.reads()))

@@ -27,7 +27,7 @@ pub const CONNECT_TIMEOUT: Var<Duration> = Var::new(
 pub const ZCOPY_THRESH: Var<OrAuto<OrInf<Bytes>>> = Var::new(
     "UCX_ZCOPY_THRESH",
     "auto",
-    "From how many bytes on operands of put and get are registered with a transport that needs that; shorter ones are copied",
+    "From how many bytes on operands of put and get, and long data of messages, are registered with a transport that needs that; shorter ones are copied",
 );
 
 /// Level of the events that the tools of rucx print. A program that uses the library installs a subscriber of its own.

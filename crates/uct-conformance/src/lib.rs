@@ -124,6 +124,7 @@ pub fn checks() -> impl Iterator<Item = Check> {
         many::CHECKS,
         iface::addresses::CHECKS,
         iface::messages::CHECKS,
+        iface::held::CHECKS,
         iface::waiting::CHECKS,
         iface::ends::CHECKS,
         iface::threads::CHECKS,

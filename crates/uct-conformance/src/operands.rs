@@ -1,10 +1,12 @@
 //! Operands: memory of this process of every kind, moved by `put` and `get`; registered where the memory domain needs that.
 
+use std::sync::Arc;
+
 use testkit::Rng;
 use ucs::mem::page::{PageRange, page_size};
 use ucs::mem::{Access, Mapping};
 use ucs::rcache::Options;
-use uct::api::{Attachment, MdFlags, RegError, get_by_read, put_by_write};
+use uct::api::{Attachment, Md, MdFlags, RegError, get_by_read, put_by_write};
 use uct::memory::{AccessError, Destination, Local, LocalMem, LocalMut, OperandReason, Rights, Source};
 use uct::registrations::{Needs, RegisterError, Registrations};
 
@@ -29,9 +31,15 @@ pub(crate) struct Operations {
 
 impl Operations {
     pub(crate) fn of(bench: &Bench) -> Self {
-        let registrations = Registrations::new([&bench.importer.md], Options::default());
-        let needs = registrations.of(&bench.importer.md);
-        assert_eq!(needs.is_some(), bench.importer.has(MdFlags::NEED_MEMH));
+        let operations = Self::by(&bench.importer.md);
+        assert_eq!(operations.needs.is_some(), bench.importer.has(MdFlags::NEED_MEMH));
+        operations
+    }
+
+    /// Of any memory domain.
+    pub(crate) fn by(md: &Arc<dyn Md>) -> Self {
+        let registrations = Registrations::new([md], Options::default());
+        let needs = registrations.of(md);
         Self { registrations, needs }
     }
 

@@ -12,11 +12,13 @@
 //! Memory that was allocated here is registered once, by itself: it stays where it is.
 //!
 //! # Safety
-//! An operand is given a registration (`Local::registered`) in this file only, for the time of one call: the cache was asked for
+//! An operand is given a registration (`Local::registered`) here only, for the time of one call: the cache was asked for
 //! it while the operand was borrowed, and answers registrations of pages that were mapped there during that question. Or the operand is a part
-//! of memory that was allocated here, is borrowed with it, and has a registration of its own.
+//! of memory that was allocated here, is borrowed with it, and has a registration of its own. What is [`Held`] has both for as long as it lives.
 
 #![allow(unsafe_code)]
+
+mod held;
 
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -32,6 +34,8 @@ use ucs::rcache::{self, Cache, GetError, MemMonitor, Mode, Options, Registrar, S
 
 use crate::api::{ComponentId, LocalMemh, Md, MdFlags, RegError};
 use crate::memory::{AccessError, Local, LocalMem, LocalMut, OperandReason};
+
+pub use held::Held;
 
 /// An operand could not be registered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

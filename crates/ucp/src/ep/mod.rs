@@ -3,6 +3,7 @@
 mod error;
 pub(crate) mod fetch;
 pub(crate) mod op;
+pub(crate) mod sending;
 pub(crate) mod state;
 
 use std::fmt;
@@ -36,7 +37,7 @@ pub struct EpInfo {
     pub transport: &'static str,
     /// Most bytes, header included, of a message that is sent at once; longer ones go by rendezvous.
     pub max_eager: usize,
-    /// Its lanes: of messages, and of data that peers announce where there is a better way for that.
+    /// Its lanes: of messages, and of announced data where there is a better way for that.
     pub lanes: Vec<LaneInfo>,
 }
 
@@ -48,6 +49,8 @@ pub enum LaneUse {
     Messages,
     /// The data of a rendezvous, which the receiver reads where the sender has it.
     Data,
+    /// The data of a rendezvous, sent by messages that the sender's device takes from where it lies.
+    Gathered,
 }
 
 /// A lane of an endpoint: the transport that costs least of those that can do it.

@@ -3,8 +3,10 @@
 use std::cell::Cell;
 use std::fmt;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use uct::memory::{Destination, Local, LocalMut, Source};
+use uct::registrations::{Held, Needs, RegisterError, Registrations};
 
 use crate::mem::TransferError;
 use crate::request::Slot;
@@ -12,6 +14,11 @@ use crate::request::Slot;
 /// An operation that sends.
 pub(crate) trait SendOp: fmt::Debug {
     fn local(&self) -> Local<'_>;
+    /// The operand, registered, where an interface may keep it beside the operation.
+    fn hold(&self, registrations: &Registrations, needs: Needs) -> Option<Result<Held, RegisterError>> {
+        let _ = (registrations, needs);
+        None
+    }
     /// Ends it; called while nothing is borrowed, since it runs the user's code.
     fn end(self: Box<Self>, result: Result<(), TransferError>);
 }
@@ -87,6 +94,35 @@ impl<M: Source> SendOp for Of<M> {
     fn end(self: Box<Self>, result: Result<(), TransferError>) {
         let Self { operand, slot } = *self;
         slot.end(result, operand);
+    }
+}
+
+/// An operation on an operand that an interface may keep, too, for its device: all have let go of it when it ends.
+pub(crate) struct Shared<M> {
+    pub(crate) operand: Arc<M>,
+    pub(crate) slot: Rc<Slot<M>>,
+}
+
+impl<M: Source> SendOp for Shared<M> {
+    fn local(&self) -> Local<'_> {
+        self.operand.local()
+    }
+
+    fn hold(&self, registrations: &Registrations, needs: Needs) -> Option<Result<Held, RegisterError>> {
+        Some(registrations.hold(needs, Arc::clone(&self.operand) as _))
+    }
+
+    fn end(self: Box<Self>, result: Result<(), TransferError>) {
+        let Self { operand, slot } = *self;
+        // `Outlet` has seen that, or the interface has ended the endpoint.
+        let operand = Arc::into_inner(operand).unwrap_or_else(|| unreachable!("an operand is still held"));
+        slot.end(result, operand);
+    }
+}
+
+impl<M> fmt::Debug for Shared<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Shared")
     }
 }
 

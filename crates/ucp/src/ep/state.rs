@@ -5,17 +5,16 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::fmt;
 
 use ucs::mem::shared::BoundsError;
-use uct::api::{EpId, Iface, Payload, SendError};
+use uct::api::{EpId, Payload, SendError};
 use uct::memory::{AccessError, Local, LocalMut};
 
 use super::EpError;
 use super::fetch::{Fetch, Reach};
 use super::op::{AnyOp, Done, ReceiveOp, SendOp, Waits};
+use super::sending::{Outlet, Sending};
 use crate::mem::TransferError;
 use crate::wire::am::{Kind, Pair, Prefix};
 
-/// Bytes of data in one message of a rendezvous: several are on their way at once.
-const FRAGMENT: usize = 16 << 10;
 /// Bytes that are copied at once to memory that others may use.
 const PIECE: usize = 4096;
 
@@ -59,6 +58,8 @@ pub(crate) struct State {
     announced: u64,
     /// Those of them that the peer wants, in the order in which it asked.
     streams: VecDeque<u32>,
+    /// Those of them that have ended, and how, but that the interface's device may still read.
+    ending: Vec<(u32, Result<(), TransferError>)>,
     /// Whose turn it is, where messages wait, too.
     stream_is_next: bool,
     /// What waits for announced data to be sent: all else before it has been.
@@ -82,16 +83,6 @@ enum Queued {
     },
     /// For what was announced before that.
     Wait(Waits, u64),
-}
-
-#[derive(Debug)]
-struct Sending {
-    op: Box<dyn SendOp>,
-    /// As it was announced: what an operand says later is not believed.
-    length: usize,
-    when: u64,
-    /// The peer's number of its receive, and how many bytes have been sent; `None`: it has not answered.
-    stream: Option<(u32, usize)>,
 }
 
 #[derive(Debug)]
@@ -143,7 +134,7 @@ impl State {
     /// Whether there is nothing to be done for it.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
-        self.is_empty() && !self.has_fetches()
+        self.is_empty() && self.ending.is_empty() && !self.has_fetches()
     }
 
     /// Whether data is still to be read.
@@ -185,15 +176,31 @@ impl State {
         let when = self.announced;
         self.announced += 1;
         self.unfinished.insert(when);
-        self.sends.insert(number, Sending { op, length, when, stream: None });
+        self.sends.insert(number, Sending::new(op, length, when));
         number
     }
 
-    /// What was announced under that number, which is no more now.
-    fn finish(&mut self, number: u32) -> Option<Sending> {
-        let sending = self.sends.remove(&number)?;
-        self.unfinished.remove(&sending.when);
-        Some(sending)
+    /// What was announced under that number ends so, as soon as the interface has let go of it.
+    fn end(&mut self, number: u32, result: Result<(), TransferError>, done: &mut VecDeque<Done>) {
+        if self.sends.get_mut(&number).is_some_and(Sending::is_held) {
+            self.ending.push((number, result));
+        } else if let Some(sending) = self.sends.remove(&number) {
+            self.unfinished.remove(&sending.when);
+            done.push_back((AnyOp::Send(sending.into_op()), result));
+        }
+    }
+
+    /// Ends what the interface has let go of.
+    fn end_let_go(&mut self, done: &mut VecDeque<Done>) {
+        let mut at = 0;
+        while let Some((number, _)) = self.ending.get(at) {
+            if self.sends.get_mut(number).is_some_and(Sending::is_held) {
+                at += 1;
+            } else {
+                let (number, result) = self.ending.remove(at);
+                self.end(number, result, done);
+            }
+        }
     }
 
     /// Has data be read where the peer has it.
@@ -226,18 +233,27 @@ impl State {
     /// The peer wants what was announced.
     pub(crate) fn clear_to_send(&mut self, Pair(request, receive): Pair) -> Result<(), Corrupt> {
         // Nobody asks twice, or for no bytes.
-        let is_due = |sending: &&mut Sending| sending.stream.is_none() && sending.length > 0;
-        let sending = self.sends.get_mut(&request).filter(is_due).ok_or(Corrupt)?;
-        sending.stream = Some((receive, 0));
+        if !self.sends.get_mut(&request).is_some_and(|sending| sending.begin(receive)) {
+            return Err(Corrupt);
+        }
         self.streams.push_back(request);
         Ok(())
     }
 
     /// The peer does not want it, or not the rest of it.
-    pub(crate) fn dropped(&mut self, request: u32) -> Result<AnyOp, Corrupt> {
-        let Sending { op, .. } = self.finish(request).ok_or(Corrupt)?;
+    pub(crate) fn dropped(
+        &mut self,
+        request: u32,
+        result: Result<(), TransferError>,
+        done: &mut VecDeque<Done>,
+    ) -> Result<(), Corrupt> {
+        let has_ended = self.ending.iter().any(|(number, _)| *number == request);
+        if has_ended || !self.sends.contains_key(&request) {
+            return Err(Corrupt);
+        }
         self.streams.retain(|stream| *stream != request);
-        Ok(AnyOp::Send(op))
+        self.end(request, result, done);
+        Ok(())
     }
 
     /// The peer cannot send the rest.
@@ -278,30 +294,28 @@ impl State {
     }
 
     /// Sends what there is room for: a message and a part of announced data by turns, so that neither keeps the other waiting for ever.
-    pub(crate) fn pump(&mut self, id: EpId, iface: &mut dyn Iface, done: &mut VecDeque<Done>) {
+    pub(crate) fn pump(&mut self, id: EpId, out: &mut Outlet<'_>, done: &mut VecDeque<Done>) {
         while !self.is_empty() {
             let is_stream = self.queue.is_empty() || (self.stream_is_next && !self.streams.is_empty());
-            let has_room = if is_stream {
-                self.pump_stream(id, iface, done)
-            } else {
-                self.pump_message(id, iface, done)
-            };
+            let has_room =
+                if is_stream { self.pump_stream(id, out, done) } else { self.pump_message(id, out, done) };
             if !has_room {
                 break;
             }
             self.stream_is_next = !is_stream;
         }
+        self.end_let_go(done);
         let first = self.unfinished.first().copied().unwrap_or(u64::MAX);
         let ended = |(_, before): &mut (Waits, u64)| *before <= first;
         done.extend(self.waits.extract_if(.., ended).map(|(wait, _)| (AnyOp::Wait(wait), Ok(()))));
     }
 
     /// Sends the first of what waits; answers whether there was room.
-    fn pump_message(&mut self, id: EpId, iface: &mut dyn Iface, done: &mut VecDeque<Done>) -> bool {
+    fn pump_message(&mut self, id: EpId, out: &mut Outlet<'_>, done: &mut VecDeque<Done>) -> bool {
         let result = match self.queue.front() {
             Some(Queued::Message { tag, prefix, header, data }) => {
                 let body = data.as_ref().map_or_else(|| Local::bytes(&[]), |op| op.local());
-                iface.am(id, *tag, [prefix.as_bytes(), header], &body)
+                out.iface.am(id, *tag, [prefix.as_bytes(), header], &body)
             }
             _ => Ok(()),
         };
@@ -323,46 +337,31 @@ impl State {
     }
 
     /// Sends a part of the first of what the peer wants; answers whether there was room.
-    fn pump_stream(&mut self, id: EpId, iface: &mut dyn Iface, done: &mut VecDeque<Done>) -> bool {
+    fn pump_stream(&mut self, id: EpId, out: &mut Outlet<'_>, done: &mut VecDeque<Done>) -> bool {
         let Some(request) = self.streams.front().copied() else { return true };
-        match self.stream(request, id, iface) {
+        let sending = self.sends.get_mut(&request);
+        let (receive, sent) = match sending {
+            Some(sending) => (sending.receive(), sending.next(id, out)),
+            None => (None, Ok(true)),
+        };
+        match sent {
             Ok(true) => {
                 self.streams.pop_front();
-                done.extend(self.finish(request).map(|sending| (AnyOp::Send(sending.op), Ok(()))));
+                self.end(request, Ok(()), done);
             }
             Ok(false) => {}
             Err(SendError::Full | SendError::Gone) => return false, // as of messages
             Err(error) => {
                 self.streams.pop_front();
-                if let Some(Sending { op, stream, .. }) = self.finish(request) {
-                    let receive = stream.map_or(0, |(receive, _)| receive);
-                    let status = Pair(receive, error.status() as u32);
-                    self.push_message(Kind::Abort.tag(0), status.encode(), &[], None);
-                    done.push_back((AnyOp::Send(op), Err(error.into())));
-                }
+                let status = Pair(receive.unwrap_or(0), error.status() as u32);
+                self.push_message(Kind::Abort.tag(0), status.encode(), &[], None);
+                self.end(request, Err(error.into()), done);
             }
         }
         true
     }
 
-    /// Sends the next part of what is announced; answers whether it was the last one.
-    fn stream(&mut self, request: u32, id: EpId, iface: &mut dyn Iface) -> Result<bool, SendError> {
-        let Some(Sending { op, length, stream: Some((receive, sent)), .. }) = self.sends.get_mut(&request)
-        else {
-            return Ok(true);
-        };
-        let local = op.local();
-        let len = FRAGMENT.min(iface.attr().max_am - Pair::LEN).min(*length - *sent);
-        if local.len() < *sent + len {
-            return Err(SendError::Body(out_of_range(*sent, len, local.len()).into()));
-        }
-        let part = local.range(*sent..*sent + len);
-        iface.am(id, Kind::Data.tag(0), [Pair(*receive, 0).encode().as_bytes(), &[]], &part)?;
-        *sent += len;
-        Ok(*sent == *length)
-    }
-
-    /// Ends everything, for that reason.
+    /// Ends everything, for that reason. The interface ends its endpoint before any of it is told.
     pub(crate) fn fail(&mut self, error: EpError, done: &mut VecDeque<Done>) {
         self.error.get_or_insert(error);
         let queued = std::mem::take(&mut self.queue).into_iter().filter_map(|queued| match queued {
@@ -370,13 +369,15 @@ impl State {
             Queued::Wait(wait, _) => Some(AnyOp::Wait(wait)),
         });
         let waits = std::mem::take(&mut self.waits).into_iter().map(|(wait, _)| AnyOp::Wait(wait));
-        let sends = std::mem::take(&mut self.sends).into_values().map(|sending| AnyOp::Send(sending.op));
+        let sends =
+            std::mem::take(&mut self.sends).into_values().map(|sending| AnyOp::Send(sending.into_op()));
         let receives = std::mem::take(&mut self.receives).into_values();
         let receives = receives.filter_map(|receiving| receiving.op.map(AnyOp::Receive));
         let fetches = std::mem::take(&mut self.fetches).into_iter().map(|fetch| AnyOp::Receive(fetch.op));
         self.reach = Reach::Never;
         self.unfinished.clear();
         self.streams.clear();
+        self.ending.clear();
         self.answers = 0;
         done.extend(
             queued

@@ -2,6 +2,7 @@
 
 use uct::api::LinearCost;
 
+use super::least;
 use crate::AmFlags;
 use crate::mem::TransferError;
 
@@ -62,19 +63,6 @@ pub(crate) fn data(len: u64, message: LinearCost, read: Option<LinearCost>) -> D
 /// From how many bytes on announced data is read; `None`: long data is not.
 pub(crate) fn read_from(message: LinearCost, read: LinearCost) -> Option<u64> {
     least(|len| data(len, message, Some(read)) == Data::Read)
-}
-
-/// The least number for which that is true, as for all larger ones: costs are linear.
-fn least(is_true: impl Fn(u64) -> bool) -> Option<u64> {
-    let (mut least, mut all) = (0, 1 << 62);
-    if !is_true(all) {
-        return None;
-    }
-    while least < all {
-        let middle = least + (all - least) / 2;
-        if is_true(middle) { all = middle } else { least = middle + 1 }
-    }
-    Some(least)
 }
 
 #[cfg(test)]

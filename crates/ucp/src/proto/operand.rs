@@ -2,6 +2,8 @@
 
 use uct::api::LinearCost;
 
+use super::least;
+
 /// How they do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operand {
@@ -27,6 +29,13 @@ pub(crate) fn operand(len: usize, imported: bool, from: Option<u64>) -> Operand 
     if imported || is_short { Operand::Copied } else { Operand::Registered }
 }
 
+/// The length from which on operands are registered; `None`: the user has said that none are.
+pub(crate) fn registered_from(from: Option<u64>) -> Option<u64> {
+    let is_registered =
+        |len| operand(usize::try_from(len).unwrap_or(usize::MAX), false, from) == Operand::Registered;
+    least(is_registered)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -44,5 +53,9 @@ mod tests {
         assert_eq!(operand(100, false, Some(100)), Operand::Registered);
         assert_eq!(operand(usize::MAX, false, Some(u64::MAX)), Operand::Registered);
         assert_eq!(operand(1 << 30, true, Some(0)), Operand::Copied, "it is another process's");
+        assert_eq!((registered_from(Some(0)), registered_from(Some(100))), (Some(0), Some(100)));
+        assert_eq!(registered_from(Some(u64::MAX)), None);
+        let least = registered_from(None).and_then(|len| usize::try_from(len).ok()).unwrap_or_default();
+        assert_eq!((auto(least - 1), auto(least)), (Operand::Copied, Operand::Registered));
     }
 }

@@ -7,6 +7,7 @@ use ucs::Status;
 use uct::api::{EpId, Gone, Iface, NewEp, Payload, Sink};
 
 use crate::ep::op::Done;
+use crate::ep::sending::{Gather, Outlet};
 use crate::ep::state::{Corrupt, Ep};
 use crate::mem::TransferError;
 use crate::wire::am::{Kind, Pair};
@@ -25,6 +26,8 @@ pub(super) enum Event {
 /// A worker's books.
 #[derive(Debug, Default)]
 pub(crate) struct Core {
+    /// By interface: how data is taken from where it lies.
+    gathers: Vec<Option<Gather>>,
     /// By interface, and the endpoint's place there.
     eps: Vec<Vec<Option<Rc<Ep>>>>,
     pub(super) events: VecDeque<Event>,
@@ -41,8 +44,9 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(super) fn new(ifaces: usize) -> Self {
-        Self { eps: (0..ifaces).map(|_| Vec::new()).collect(), ..Self::default() }
+    /// Of a worker with so many interfaces.
+    pub(super) fn new(gathers: Vec<Option<Gather>>) -> Self {
+        Self { eps: gathers.iter().map(|_| Vec::new()).collect(), gathers, ..Self::default() }
     }
 
     pub(crate) fn add(&mut self, ep: &Rc<Ep>) {
@@ -135,17 +139,19 @@ impl Core {
     pub(crate) fn pump_one(&mut self, ep: &Rc<Ep>, ifaces: &mut [Box<dyn Iface>]) {
         let mut state = ep.state.borrow_mut();
         if state.error.is_none() {
-            state.pump(ep.id, &mut *ifaces[ep.iface], &mut self.done);
+            let mut out = Outlet { iface: &mut *ifaces[ep.iface], gather: self.gathers[ep.iface].as_ref() };
+            state.pump(ep.id, &mut out, &mut self.done);
         }
     }
 
     /// Sends what there is room for.
     pub(super) fn pump(&mut self, ifaces: &mut [Box<dyn Iface>]) {
-        let Self { busy, done, closing, .. } = self;
+        let Self { busy, done, closing, gathers, .. } = self;
         busy.retain(|ep| {
             let mut state = ep.state.borrow_mut();
             if state.error.is_none() {
-                state.pump(ep.id, &mut *ifaces[ep.iface], done);
+                let mut out = Outlet { iface: &mut *ifaces[ep.iface], gather: gathers[ep.iface].as_ref() };
+                state.pump(ep.id, &mut out, done);
             }
             let stays = state.error.is_none() && !state.is_idle();
             ep.is_busy.set(stays);
@@ -180,7 +186,7 @@ impl Inbox<'_> {
             Kind::Cts => state.clear_to_send(pair)?,
             Kind::Drop => {
                 let result = if pair.1 == Status::Ok as u32 { Ok(()) } else { Err(TransferError::Rejected) };
-                self.core.done.push_back((state.dropped(pair.0)?, result));
+                state.dropped(pair.0, result, &mut self.core.done)?;
             }
             _ => {
                 let op = state.aborted(pair.0)?;

@@ -17,7 +17,7 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use ucs::Status;
 use ucs::mem::MemError;
 use ucs::sync::{Ordering, fence};
-use uct::api::{ComponentId, Gone, Iface, IfaceError, LinearCost, Md, MdFlags};
+use uct::api::{ComponentId, Gone, Iface, IfaceError, IfaceFlags, LinearCost, Md, MdFlags};
 
 use self::core::{Core, Event, Inbox};
 use self::wait::{BELL, Sleeper};
@@ -26,6 +26,7 @@ use crate::config::CONNECT_TIMEOUT;
 use crate::context::ContextInner;
 use crate::ep::fetch::Reach;
 use crate::ep::op::Waits;
+use crate::ep::sending::Gather;
 use crate::ep::state::Ep;
 use crate::ep::{EpError, EpInfo, LaneInfo, LaneUse, WorkerError};
 use crate::proto::{self, Data, TYPICAL};
@@ -47,6 +48,8 @@ struct Lane {
     /// What a message costs.
     cost: LinearCost,
     max_am: usize,
+    /// Whether its device takes data from where it lies.
+    gathers: bool,
 }
 
 /// The memory domain by which the memory of peers is read.
@@ -98,7 +101,7 @@ impl Context {
             return Err(WorkerError::Forked);
         }
         let mut results = self.inner.left_out.clone();
-        let (mut ifaces, mut lanes) = (Vec::new(), Vec::new());
+        let (mut ifaces, mut lanes, mut gathers) = (Vec::new(), Vec::new(), Vec::new());
         for open in &self.inner.mds {
             let component = open.md.attr().component;
             // An address has one entry of each component: of several devices the first that messages go by.
@@ -113,7 +116,11 @@ impl Context {
                         name: open.component.name(),
                         cost: attr.am_cost,
                         max_am: attr.max_am,
+                        gathers: attr.flags.contains(IfaceFlags::GATHER),
                     });
+                    let needs = self.inner.registrations.of(&open.md);
+                    let needs = needs.filter(|_| attr.flags.contains(IfaceFlags::GATHER));
+                    gathers.push(needs.map(|needs| Gather { ctx: Arc::clone(&self.inner), needs }));
                     ifaces.push(iface);
                 }
                 Ok(None) => results.push(component, Err("it moves memory, and sends no messages".to_owned())),
@@ -131,7 +138,7 @@ impl Context {
         for (fd, number) in fds.chain([(sleeper.as_fd(), BELL)]) {
             epoll::add(&epoll, fd, EventData::new_u64(number), EventFlags::IN).map_err(sys("epoll_ctl"))?;
         }
-        let core = RefCell::new(Core::new(ifaces.len()));
+        let core = RefCell::new(Core::new(gathers));
         let inner = Rc::new_cyclic(|this| WorkerInner {
             this: Weak::clone(this),
             connect_timeout: self.config().get(&CONNECT_TIMEOUT),
@@ -248,6 +255,11 @@ impl WorkerInner {
             cost_per_byte: per_byte,
         };
         let mut lanes = vec![info(LaneUse::Messages, lane.name, 0, lane.cost)];
+        if lane.gathers
+            && let Some(from) = proto::registered_from(self.ctx.zcopy_from)
+        {
+            lanes.push(info(LaneUse::Gathered, lane.name, from, lane.cost));
+        }
         lanes.extend(self.reader.as_ref().and_then(|reader| {
             let from = proto::read_from(lane.cost, reader.cost)?;
             self.is_read(ep, u64::MAX).then(|| info(LaneUse::Data, reader.name, from, reader.cost))

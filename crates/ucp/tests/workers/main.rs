@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation)] // what a test expects, and patterns
 
+mod gather;
 mod hostile;
 mod lives;
 mod memory;

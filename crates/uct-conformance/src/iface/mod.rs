@@ -5,6 +5,7 @@
 
 pub(crate) mod addresses;
 pub(crate) mod ends;
+pub(crate) mod held;
 pub(crate) mod messages;
 pub(crate) mod processes;
 pub(crate) mod threads;

@@ -1,7 +1,9 @@
 //! Interfaces: what a worker talks to its peers by.
 
 use std::fmt;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use bitflags::bitflags;
 use ucs::Status;
@@ -11,6 +13,7 @@ use ucs::time::Deadline;
 use super::{AttachError, ComponentId, LinearCost};
 use crate::channel::Channel;
 use crate::memory::{AccessError, Local};
+use crate::registrations::Held;
 
 bitflags! {
     /// Abilities of an interface (`UCT_IFACE_FLAG_*`).
@@ -25,6 +28,9 @@ bitflags! {
         const PEER_FAILURE = 1 << 2;
         /// Reaches other processes; without it, the same worker only.
         const INTER_PROCESS = 1 << 3;
+        /// Its device gathers a message: the body of [`Iface::am_held`] from where it lies.
+        #[doc(alias = "UCT_IFACE_FLAG_AM_ZCOPY")]
+        const GATHER = 1 << 4;
     }
 }
 
@@ -186,6 +192,24 @@ pub trait Iface: Send + fmt::Debug {
     /// [`SendError`]; nothing is sent then.
     #[doc(alias = "uct_ep_am_bcopy")]
     fn am(&mut self, ep: EpId, tag: u32, head: [&[u8]; 2], body: &Local<'_>) -> Result<(), SendError>;
+
+    /// Sends a message whose body is `part` of `body`, what of it lies within. With [`IfaceFlags::GATHER`] a device reads that where it lies: the interface
+    /// has `body` until it has, which [`Iface::progress`] finds, and no longer than until [`Iface::disconnect`] has returned. Without, it is
+    /// copied.
+    ///
+    /// # Errors
+    /// [`SendError`]; nothing is sent then.
+    #[doc(alias = "uct_ep_am_zcopy")]
+    fn am_held(
+        &mut self,
+        ep: EpId,
+        tag: u32,
+        head: &[u8],
+        body: &Arc<Held>,
+        part: Range<usize>,
+    ) -> Result<(), SendError> {
+        self.am(ep, tag, [head, &[]], &body.local().range(part))
+    }
 
     /// What this side and an endpoint's peer know each other by, for [`Md::peer_memory`](super::Md::peer_memory); `None`: the peer has not
     /// heard of this endpoint yet, or is this worker, or its process cannot be told, or the endpoint is gone. By default there is none.

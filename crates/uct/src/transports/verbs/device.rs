@@ -37,6 +37,8 @@ pub(super) struct Device {
     /// READs and atomics that a queue pair answers at once, and asks for at once.
     pub(super) reads_in: u8,
     pub(super) reads_out: u8,
+    /// Whether a request may name two places.
+    pub(super) gathers: bool,
     /// The driver's number for commands that come from other processes; `None`: this kernel takes none.
     pub(super) driver: Option<u32>,
 }
@@ -101,6 +103,7 @@ impl Device {
             does_atomics: false,
             reads_in: reads(properties.max_qp_rd_atom),
             reads_out: reads(properties.max_qp_init_rd_atom),
+            gathers: properties.max_sge >= 2,
             driver,
         })
     }

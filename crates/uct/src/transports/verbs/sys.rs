@@ -371,14 +371,27 @@ impl Qp {
         done(unsafe { self.pd.context.library.ibv_modify_qp(self.raw.as_ptr(), &mut attr, mask) })
     }
 
-    /// Posts a request of one buffer; `request.sg_list` is set here.
+    /// Posts a request of one buffer, as [`Qp::post_list`].
     ///
     /// # Safety
-    /// `sge` and, in `request`, the remote range name memory that the caller may have read and written so, of registrations that live until the
+    /// As of [`Qp::post_list`].
+    pub(super) unsafe fn post(&self, sge: ibv_sge, request: ibv_send_wr) -> Result<(), Errno> {
+        // SAFETY: the caller's promise.
+        unsafe { self.post_list([sge], request) }
+    }
+
+    /// Posts a request of these buffers, one after the other; `request.sg_list` is set here.
+    ///
+    /// # Safety
+    /// `list` and, in `request`, the remote range name memory that the caller may have read and written so, of registrations that live until the
     /// request has completed or this is dropped.
-    pub(super) unsafe fn post(&self, mut sge: ibv_sge, mut request: ibv_send_wr) -> Result<(), Errno> {
-        request.sg_list = &mut sge;
-        request.num_sge = 1;
+    pub(super) unsafe fn post_list<const N: usize>(
+        &self,
+        mut list: [ibv_sge; N],
+        mut request: ibv_send_wr,
+    ) -> Result<(), Errno> {
+        request.sg_list = list.as_mut_ptr();
+        request.num_sge = c_int::try_from(N).map_err(|_| Errno::INVAL)?;
         request.next = ptr::null_mut();
         let mut bad = ptr::null_mut();
         // SAFETY: an open queue pair; the list is read during the call; the caller answers for the memory.

@@ -1,6 +1,7 @@
 //! An endpoint: a connected queue pair, its credits, and what has come by it.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,12 +11,13 @@ use ucs::mem::shared::BoundsError;
 use ucs::time::Deadline;
 
 use super::credits::{Credits, Excess};
-use super::queue::{Completed, MAX_INLINE, Queue, RECEIVES, Received, SEGMENT};
-use super::sends::{Sends, What};
+use super::queue::{Completed, MAX_HEAD, MAX_INLINE, Queue, RECEIVES, Received, SEGMENT};
+use super::sends::{Request, Sends, What};
 use super::wire::{HEADER_LEN, Header, Kind};
 use crate::api::{EpId, Gone, NewEp, Payload, SendError, Sink};
 use crate::export::PeerState;
 use crate::memory::{AccessError, DeviceEvent, Local};
+use crate::registrations::Held;
 use crate::ring::BATCH;
 use crate::service::Share;
 use crate::transports::verbs::device::Device;
@@ -56,6 +58,8 @@ pub(super) struct Endpoint {
     notified: bool,
     /// A message was refused for want of room.
     wanted: bool,
+    /// What was held was let go of since progress was made.
+    has_let_go: bool,
     /// It was told of as gone.
     pub(super) is_over: bool,
     _share: Option<Share>,
@@ -89,6 +93,7 @@ impl Endpoint {
             guest,
             notified: false,
             wanted: false,
+            has_let_go: false,
             is_over: false,
             _share: share,
         }
@@ -100,7 +105,10 @@ impl Endpoint {
             let Some(completed) = self.queue.poll(&self.device) else { return count };
             self.notified = false;
             match completed {
-                Completed::Send(number) => self.sends.completed(number),
+                Completed::Send(number) => {
+                    self.sends.completed(number);
+                    self.has_let_go |= self.queue.let_go(&self.sends);
+                }
                 Completed::Receive(one) => self.received.push_back(one),
                 Completed::TooLong => self.fail(Gone::Corrupt),
                 Completed::Failed(words) => self.broke_down(words),
@@ -139,6 +147,7 @@ impl Endpoint {
         self.is_ending |= self.life.is_gone();
         let has_given_up = self.guest.as_ref().is_some_and(|guest| guest.asked.is_gone());
         self.reap();
+        self.has_let_go = false; // who wants to know looks now
         let mut told = 0;
         for _ in 0..BATCH {
             let Some(one) = self.received.pop_front() else {
@@ -271,15 +280,7 @@ impl Endpoint {
         }
         let total = HEADER_LEN + len;
         let takes = total > self.queue.inline();
-        if self.sends.next(What::Message, takes).is_none() {
-            self.reap();
-        }
-        let request = self.sends.next(What::Message, takes).filter(|_| self.credits.may_send());
-        let Some(request) = request else {
-            self.wanted = true;
-            let is_over = self.life.is_gone() || self.failure.is_some();
-            return Err(if is_over { SendError::Gone } else { SendError::Full });
-        };
+        let request = self.next(takes)?;
         let header = Header { kind: Kind::Message(tag), credits: self.credits.owed() }.encode();
         let (number, tells, queue) = (request.number, request.tells, &self.queue);
         let posted = if takes {
@@ -305,6 +306,26 @@ impl Endpoint {
             })?;
             queue.send_inline(bytes.get(..total).unwrap_or_default(), number, tells)
         };
+        self.sent(request, posted)
+    }
+
+    /// The next request for a message, with a buffer where it `takes` one.
+    #[inline]
+    fn next(&mut self, takes: bool) -> Result<Request, SendError> {
+        if self.sends.next(What::Message, takes).is_none() {
+            self.reap();
+        }
+        let request = self.sends.next(What::Message, takes).filter(|_| self.credits.may_send());
+        request.ok_or_else(|| {
+            self.wanted = true;
+            let is_over = self.life.is_gone() || self.failure.is_some();
+            if is_over { SendError::Gone } else { SendError::Full }
+        })
+    }
+
+    /// A message was posted, or could not be.
+    #[inline]
+    fn sent(&mut self, request: Request, posted: Result<(), Errno>) -> Result<(), SendError> {
         if let Err(errno) = posted {
             self.broke(errno);
             return Err(SendError::Gone);
@@ -314,6 +335,51 @@ impl Endpoint {
         self.credits.gave();
         self.wanted = false;
         Ok(())
+    }
+
+    /// As [`Iface::am_held`](crate::api::Iface::am_held).
+    #[inline]
+    pub(super) fn am_held(
+        &mut self,
+        tag: u32,
+        head: &[u8],
+        body: &Arc<Held>,
+        part: Range<usize>,
+    ) -> Result<(), SendError> {
+        let before = HEADER_LEN + head.len();
+        let is_short = before + part.len() <= self.queue.inline();
+        if is_short || before > MAX_HEAD || Queue::gathered(&self.device, body, &part).is_none() {
+            return self.am(tag, [head, &[]], &body.local().range(part));
+        }
+        if head.len() + part.len() > MAX_AM {
+            return Err(SendError::TooLong);
+        }
+        if self.failure.is_some() {
+            return Err(SendError::Gone);
+        }
+        let mut request = self.next(false)?;
+        request.tells = true;
+        let header = Header { kind: Kind::Message(tag), credits: self.credits.owed() }.encode();
+        let mut bytes = [0; MAX_HEAD];
+        let (to, rest) = bytes.split_at_mut(HEADER_LEN);
+        to.copy_from_slice(&header);
+        rest.iter_mut().zip(head).for_each(|(to, from)| *to = *from);
+        let head = bytes.get(..before).unwrap_or_default();
+        let posted = self.queue.send_gathered(&self.device, head, (body, &part), request.number);
+        self.sent(request, posted)
+    }
+
+    /// Waits until the device reads from nothing that is another's; `false`: it may still do so, until this is dropped.
+    pub(super) fn lets_go(&mut self, deadline: &Deadline) -> bool {
+        while self.queue.holds() {
+            if self.reap() == 0 {
+                if self.failure.is_some() || deadline.left().is_none() {
+                    return false;
+                }
+                thread::yield_now();
+            }
+        }
+        true
     }
 
     fn has_room(&self) -> bool {
@@ -329,7 +395,8 @@ impl Endpoint {
     pub(super) fn may_sleep(&mut self) -> bool {
         // What completes once it was asked for is told of; what completed before is looked at here. A few times, for others go on meanwhile.
         for _ in 0..4 {
-            let is_due = !self.received.is_empty() || self.failure.is_some() || self.life.is_gone();
+            let is_due =
+                !self.received.is_empty() || self.has_let_go || self.failure.is_some() || self.life.is_gone();
             let has_given_up = self.guest.as_ref().is_some_and(|guest| guest.asked.is_gone());
             if is_due || has_given_up || self.wanted && self.has_room() {
                 return false;
@@ -359,7 +426,7 @@ pub(super) struct Leaving {
 
 impl Leaving {
     pub(super) fn new(mut ep: Endpoint, deadline: Deadline) -> Self {
-        ep.wanted = false; // nobody sends by it any more
+        (ep.wanted, ep.has_let_go) = (false, false); // nobody sends by it any more
         Self { ep, is_told: false, deadline }
     }
 

@@ -9,6 +9,7 @@
 //! ```
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Weak};
 use std::thread;
@@ -32,6 +33,7 @@ use crate::api::{
 use crate::config::MAX_CONNECTIONS;
 use crate::doorbell::Doorbell;
 use crate::memory::Local;
+use crate::registrations::Held;
 use crate::service::{NetCall, NetError, NetLink, Responder, Service};
 use crate::transports::places::Places;
 use crate::transports::verbs::address::to_listen_at;
@@ -42,6 +44,9 @@ use crate::transports::verbs::sys::Channel;
 const KINDS: std::ops::RangeInclusive<u16> = 0x1000..=0x1fff;
 /// How long an endpoint that is given up is kept for what it has sent to arrive.
 const LINGER: Duration = DEVICE_TRIES;
+/// How long an endpoint that is given up is waited for while its device reads what is the user's: longer than all that may be on its way takes,
+/// by a network that deserves the name.
+const LETS_GO: Duration = Duration::from_secs(1);
 /// How long a dropped interface waits for that.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
@@ -100,7 +105,8 @@ impl RcIface {
             flags: IfaceFlags::AM
                 | IfaceFlags::EVENT_FD
                 | IfaceFlags::PEER_FAILURE
-                | IfaceFlags::INTER_PROCESS,
+                | IfaceFlags::INTER_PROCESS
+                | if device.gathers { IfaceFlags::GATHER } else { IfaceFlags::empty() },
             max_am: MAX_AM,
             // Of the order of a card's; more than by shm, so that is used where both reach.
             am_cost: LinearCost { base: 1.5e-6, per_byte: 0.2e-9 },
@@ -258,8 +264,10 @@ impl Iface for RcIface {
 
     fn disconnect(&mut self, ep: EpId) {
         self.tend();
-        if let Some((ep, life)) = self.eps.remove(ep)
+        if let Some((mut ep, life)) = self.eps.remove(ep)
             && !ep.is_over
+            // Otherwise it ends here, and the peer notices when it sends.
+            && ep.lets_go(&Deadline::after(LETS_GO))
         {
             let mut leaving = Leaving::new(ep, Deadline::after(LINGER));
             if !leaving.is_done() {
@@ -272,6 +280,21 @@ impl Iface for RcIface {
     fn am(&mut self, ep: EpId, tag: u32, head: [&[u8]; 2], body: &Local<'_>) -> Result<(), SendError> {
         match self.eps.get(ep) {
             Some((ep, _)) if !ep.is_over && !ep.is_unknown() => ep.am(tag, head, body),
+            _ => Err(SendError::Gone),
+        }
+    }
+
+    #[inline]
+    fn am_held(
+        &mut self,
+        ep: EpId,
+        tag: u32,
+        head: &[u8],
+        body: &Arc<Held>,
+        part: Range<usize>,
+    ) -> Result<(), SendError> {
+        match self.eps.get(ep) {
+            Some((ep, _)) if !ep.is_over && !ep.is_unknown() => ep.am_held(tag, head, body, part),
             _ => Err(SendError::Gone),
         }
     }

@@ -1,12 +1,15 @@
 //! A queue pair with the buffers that it sends from and receives into.
 //!
 //! # Safety
-//! Receives and sends name ranges of the memory that [`Buffers`] owns, and nothing else. It is memory of this process that no reference is made
+//! Receives and sends name ranges of the memory that [`Buffers`] owns, and a send may name one of a [`Held`] source, which is kept here until
+//! it has completed, or the queue pair is destroyed; nothing else. Buffers are memory of this process that no reference is made
 //! to: it is read and written as memory that others change meanwhile. A queue pair is dropped before its registration, and that before
 //! the memory; where the queue pair cannot be destroyed, the library's objects stay, and the pages with them.
 
 #![allow(unsafe_code)]
 
+use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
 use rdma_core_sys::{
@@ -18,10 +21,12 @@ use ucs::mem::shared::BoundsError;
 use ucs::mem::{Mapping, MemError};
 
 use super::credits::RESERVE;
-use super::sends::{ALL_BUFFERS, SENDS};
+use super::sends::{ALL_BUFFERS, SENDS, SLOTS, Sends};
 use crate::api::RegError;
+use crate::registrations::Held;
 use crate::transports::verbs::connection::Unconnected;
 use crate::transports::verbs::device::Device;
+use crate::transports::verbs::md::VerbsMemh;
 use crate::transports::verbs::sys::{Channel, Cq, Mr, Qp};
 use crate::transports::verbs::wire::QpAddress;
 
@@ -35,8 +40,14 @@ pub(super) const MESSAGES: u16 = 128;
 pub(super) const RECEIVES: u16 = MESSAGES + RESERVE;
 /// Bytes that a device is asked to take while a request is posted; a device that takes fewer is asked for fewer.
 const INLINE: [u32; 4] = [256, 128, 64, 0];
+/// Bytes of what goes before a body that the device takes from where it lies.
+pub(super) const MAX_HEAD: usize = HEAD as usize;
+const HEAD: u32 = 64;
 /// What tells a receive's number from that of a send.
 const IS_RECEIVE: u64 = 1 << 63;
+
+/// Where heads begin.
+const HEADS: usize = (RECEIVES + ALL_BUFFERS) as usize * SEGMENT;
 
 /// No queue pair could be made.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -49,7 +60,7 @@ pub(super) enum OpenError {
     Device { what: &'static str, errno: Errno },
 }
 
-/// Registered memory: receive buffers, and behind them send buffers.
+/// Registered memory: receive buffers, behind them send buffers, and behind those a head for each request.
 #[derive(Debug)]
 struct Buffers {
     mr: Mr,
@@ -59,7 +70,7 @@ struct Buffers {
 
 impl Buffers {
     fn new(device: &Device) -> Result<Self, OpenError> {
-        let len = usize::from(RECEIVES + ALL_BUFFERS) * SEGMENT;
+        let len = HEADS + SLOTS as usize * MAX_HEAD;
         let map = Mapping::anonymous(len)?;
         let mr = device.register(map.bytes().as_ptr().addr(), len, true)?;
         Ok(Self { mr, map: Some(map), generation: fork::generation() })
@@ -71,7 +82,11 @@ impl Buffers {
     }
 
     fn sge(&self, buffer: u32, length: u32) -> ibv_sge {
-        let addr = self.map().bytes().as_ptr().addr() + buffer as usize * SEGMENT;
+        self.at(buffer as usize * SEGMENT, length)
+    }
+
+    fn at(&self, begin: usize, length: u32) -> ibv_sge {
+        let addr = self.map().bytes().as_ptr().addr() + begin;
         ibv_sge { addr: addr as u64, length, lkey: self.mr.lkey() }
     }
 }
@@ -122,7 +137,7 @@ impl Opening {
             let cap = ibv_qp_cap {
                 max_send_wr: SENDS.into(),
                 max_recv_wr: RECEIVES.into(),
-                max_send_sge: 1,
+                max_send_sge: 1 + u32::from(device.gathers),
                 max_recv_sge: 1,
                 max_inline_data: inline,
             };
@@ -151,7 +166,7 @@ impl Opening {
         let Self { unconnected, buffers } = self;
         let qp = unconnected.connect(peer)?;
         let inline = usize::try_from(qp.inline()).unwrap_or(0).min(INLINE[0] as usize);
-        Ok(Queue { qp, buffers, inline })
+        Ok(Queue { qp, buffers, held: VecDeque::new(), inline })
     }
 }
 
@@ -170,6 +185,8 @@ pub(super) struct Queue {
     // Dropped before the memory that it uses.
     qp: Qp,
     buffers: Buffers,
+    /// What requests on their way read from, by their numbers.
+    held: VecDeque<(u32, Arc<Held>)>,
     inline: usize,
 }
 
@@ -213,6 +230,59 @@ impl Queue {
         let sge = self.buffers.sge(u32::from(RECEIVES) + buffer, length.ok_or(Errno::INVAL)?);
         // SAFETY: a send buffer of `self.buffers`, which are dropped after the queue pair (module rule); a SEND has no remote range.
         unsafe { self.qp.post(sge, Self::request(number, tells)) }
+    }
+
+    /// Where a part of `body` lies for this device, if all of it is there, and registered with it. It is no longer than a message.
+    pub(super) fn gathered(device: &Device, body: &Held, part: &Range<usize>) -> Option<ibv_sge> {
+        let local = body.local();
+        let memh: &VerbsMemh = local.memh()?;
+        let is_there = part.start < part.end && part.end <= local.len() && part.len() <= SEGMENT;
+        if !device.gathers || !memh.0.is_of(&device.pd) || !is_there {
+            return None;
+        }
+        let length = u32::try_from(part.len()).ok()?;
+        Some(ibv_sge { addr: (local.address()? + part.start) as u64, length, lkey: memh.0.lkey() })
+    }
+
+    /// Sends `head`, [`MAX_HEAD`] bytes at most, and then the part of `body` that [`Queue::gathered`] has found; it tells of its completion.
+    #[inline]
+    pub(super) fn send_gathered(
+        &mut self,
+        device: &Device,
+        head: &[u8],
+        (body, part): (&Arc<Held>, &Range<usize>),
+        number: u32,
+    ) -> Result<(), Errno> {
+        let sge = Self::gathered(device, body, part).ok_or(Errno::INVAL)?;
+        let length = u32::try_from(head.len()).ok().filter(|_| head.len() <= MAX_HEAD).ok_or(Errno::INVAL)?;
+        // No other request on its way has that one: there are more heads than requests.
+        let begin = HEADS + (number % SLOTS) as usize * MAX_HEAD;
+        self.buffers.map().bytes().write(begin as u64, head).map_err(|_| Errno::INVAL)?;
+        let list = [self.buffers.at(begin, length), sge];
+        // Before it is posted: the device may read from then on.
+        self.held.push_back((number, Arc::clone(body)));
+        // SAFETY: a head of `self.buffers`, as in `send`; registered memory of `body`, which is kept until this request has completed, or
+        // longer than the queue pair (module rule).
+        let posted = unsafe { self.qp.post_list(list, Self::request(number, true)) };
+        if posted.is_err() {
+            self.held.pop_back();
+        }
+        posted
+    }
+
+    /// Lets go of what no request on its way reads from; answers whether there was any.
+    #[inline]
+    pub(super) fn let_go(&mut self, sends: &Sends) -> bool {
+        let before = self.held.len();
+        while self.held.front().is_some_and(|(number, _)| !sends.has(*number)) {
+            self.held.pop_front();
+        }
+        self.held.len() < before
+    }
+
+    /// Whether a request on its way reads from what is not the queue's own.
+    pub(super) fn holds(&self) -> bool {
+        !self.held.is_empty()
     }
 
     /// Sends all send buffers at once: more than a peer has room for.

@@ -12,7 +12,7 @@ const BUFFERS: u16 = 28;
 /// All buffers: a device may take nothing so, and what is no message has some of its own. A power of two, as their numbers begin anew.
 pub(super) const ALL_BUFFERS: u16 = BUFFERS + RESERVE;
 /// Numbers of requests that are told apart.
-const SLOTS: u32 = (SENDS as u32).next_power_of_two();
+pub(super) const SLOTS: u32 = (SENDS as u32).next_power_of_two();
 const _: () = assert!(ALL_BUFFERS.is_power_of_two());
 /// Every so many requests, one tells of its completion.
 const TELLS: u32 = 16;
@@ -104,6 +104,12 @@ impl Sends {
         }
     }
 
+    /// Whether the request of this number, which was posted, is on its way.
+    #[inline]
+    pub(super) fn has(&self, number: u32) -> bool {
+        number.wrapping_sub(self.done) < self.posted.wrapping_sub(self.done)
+    }
+
     /// Whether nothing is on its way.
     pub(super) fn is_idle(&self) -> bool {
         self.posted == self.done
@@ -153,6 +159,9 @@ mod tests {
                     model.drain(..=at);
                 }
                 prop_assert_eq!(sends.is_idle(), model.is_empty());
+                prop_assert!(model.iter().all(|request| sends.has(request.number)));
+                let before = model.front().map_or(sends.posted, |request| request.number).wrapping_sub(1);
+                prop_assert!(!sends.has(before) && !sends.has(sends.posted));
             }
         }
     }
