@@ -32,6 +32,22 @@ fn a_dpu_offloads_by_rdma_between_two_hosts() {
     assert!(rise.iter().all(|rise| *rise >= 2 * (512 << 10) / 1024), "{rise:?}");
 }
 
+#[test]
+fn info_tells_from_where_on_long_data_is_gathered() {
+    let info = |threshold: &str| {
+        let mut rucx = Command::new("/bin/ip");
+        rucx.args(["netns", "exec", "a", "/bin/rucx", "info", "-e"]);
+        rucx.env("UCX_TLS", "verbs").env("UCX_NET_DEVICES", "rxe-a").env("UCX_ZCOPY_THRESH", threshold);
+        let said = String::from_utf8(rucx.output().unwrap().stdout).unwrap();
+        println!("{said}");
+        said.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let words =
+        |from: &str| format!("more by rendezvous, and from {from} on by the device, from where it lies");
+    assert!(info("32k").contains(&words("32 KiB")));
+    assert!(!info("inf").contains("by the device"));
+}
+
 /// Devices of rxe are seen in all network namespaces (`rdma-system(8)`: shared): which is used is the user's to say.
 #[test]
 fn info_tells_the_port_and_gid_in_use_and_why_a_device_is_not() {

@@ -4,7 +4,7 @@
 //! too, but for rights that the kernel asks for between processes. Those are told by what the transport says of itself.
 
 use serde::Serialize;
-use ucp::{Context, Features, MdResults, MemMap, Status};
+use ucp::{Context, EpInfo, Features, LaneUse, MdResults, MemMap, Status};
 use uct::api::{Component, IfaceFlags, LinearCost, MdFlags};
 
 use super::Problem;
@@ -104,7 +104,10 @@ fn messages(sides: &Sides) -> Tried {
                     "it reaches the same worker only".to_owned()
                 } else if chosen == Some(component.name()) {
                     let most = units::bytes(attr.max_am as u64);
-                    format!("costs least of those that reach; up to {most} at once, more by rendezvous")
+                    let gathered = info.as_ref().ok().and_then(gathered).unwrap_or_default();
+                    format!(
+                        "costs least of those that reach; up to {most} at once, more by rendezvous{gathered}"
+                    )
                 } else {
                     "not needed: another one costs no more".to_owned()
                 };
@@ -113,6 +116,12 @@ fn messages(sides: &Sides) -> Tried {
         }
     });
     (info.map(|info| info.transport), candidates)
+}
+
+/// That long data is not copied by who sends it, where that is so.
+fn gathered(info: &EpInfo) -> Option<String> {
+    let lane = info.lanes.iter().find(|lane| lane.of == LaneUse::Gathered)?;
+    Some(format!(", and from {} on by the device, from where it lies", units::bytes(lane.from)))
 }
 
 /// Between processes only: so nothing is tried here.

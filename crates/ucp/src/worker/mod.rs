@@ -256,6 +256,7 @@ impl WorkerInner {
         };
         let mut lanes = vec![info(LaneUse::Messages, lane.name, 0, lane.cost)];
         if lane.gathers
+            && !self.ctx.is_forked()
             && let Some(from) = proto::registered_from(self.ctx.zcopy_from)
         {
             lanes.push(info(LaneUse::Gathered, lane.name, from, lane.cost));

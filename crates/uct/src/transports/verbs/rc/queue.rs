@@ -94,7 +94,7 @@ impl Buffers {
 impl Drop for Buffers {
     fn drop(&mut self) {
         if !self.generation.is_current() {
-            // A fork's child does not have these pages (`ibv_fork_init(3)`), and may have others there.
+            // A fork's child does not have this mapping, and may have another one there.
             std::mem::forget(self.map.take());
         }
     }
