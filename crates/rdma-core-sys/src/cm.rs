@@ -31,8 +31,8 @@ functions! {
     /// read until it is acknowledged.
     CmLibrary: c"librdmacm.so.1";
     needed {
-        /// [rdma_create_event_channel(3)](https://man7.org/linux/man-pages/man3/rdma_create_event_channel.3.html). Null and `ENODEV`, if the kernel
-        /// has no connection manager: its module is `rdma_ucm`.
+        /// [rdma_create_event_channel(3)](https://man7.org/linux/man-pages/man3/rdma_create_event_channel.3.html). Null, where there is no RDMA
+        /// device (`ENODEV`), or the kernel's `rdma_ucm` is not loaded.
         rdma_create_event_channel: "RDMACM_1.0" () -> *mut rdma_event_channel;
         /// [rdma_destroy_event_channel(3)](https://man7.org/linux/man-pages/man3/rdma_destroy_event_channel.3.html): after its identifiers.
         rdma_destroy_event_channel: "RDMACM_1.0" (channel: *mut rdma_event_channel);
@@ -74,7 +74,8 @@ functions! {
         rdma_get_src_port: "RDMACM_1.0" (id: *mut rdma_cm_id) -> __be16;
         /// [rdma_get_dst_port(3)](https://man7.org/linux/man-pages/man3/rdma_get_dst_port.3.html): in network byte order.
         rdma_get_dst_port: "RDMACM_1.0" (id: *mut rdma_cm_id) -> __be16;
-        /// [rdma_getaddrinfo(3)](https://man7.org/linux/man-pages/man3/rdma_getaddrinfo.3.html). 0, or -1 and errno, or what `getaddrinfo(3)` answers.
+        /// [rdma_getaddrinfo(3)](https://man7.org/linux/man-pages/man3/rdma_getaddrinfo.3.html). Not 0: it has failed, and
+        /// errno may be a number of `getaddrinfo(3)`.
         rdma_getaddrinfo: "RDMACM_1.0" (node: *const c_char, service: *const c_char, hints: *const rdma_addrinfo, res: *mut *mut rdma_addrinfo) -> c_int;
         /// [rdma_freeaddrinfo(3)](https://man7.org/linux/man-pages/man3/rdma_getaddrinfo.3.html).
         rdma_freeaddrinfo: "RDMACM_1.0" (res: *mut rdma_addrinfo);
@@ -99,6 +100,29 @@ impl CmLibrary {
     pub fn open() -> Result<Option<&'static Self>, OpenError> {
         Self::loaded()
     }
+}
+
+/// The address at this end: [rdma_get_local_addr(3)](https://man7.org/linux/man-pages/man3/rdma_get_local_addr.3.html). It lives as long as the identifier.
+///
+/// # Safety
+///
+/// `id` is not destroyed yet.
+#[inline]
+pub unsafe fn rdma_get_local_addr(id: *mut rdma_cm_id) -> *mut sockaddr {
+    // SAFETY: the caller says that it is an identifier; a union is all of its fields.
+    unsafe { &raw mut (*id).route.addr.__bindgen_anon_1.src_addr }
+}
+
+/// The address at the other end: [rdma_get_peer_addr(3)](https://man7.org/linux/man-pages/man3/rdma_get_peer_addr.3.html). It lives as long as the
+/// identifier.
+///
+/// # Safety
+///
+/// `id` is not destroyed yet.
+#[inline]
+pub unsafe fn rdma_get_peer_addr(id: *mut rdma_cm_id) -> *mut sockaddr {
+    // SAFETY: the caller says that it is an identifier; a union is all of its fields.
+    unsafe { &raw mut (*id).route.addr.__bindgen_anon_2.dst_addr }
 }
 
 #[cfg(test)]

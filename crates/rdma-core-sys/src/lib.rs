@@ -7,7 +7,7 @@
 //! | `opaque` | types that are only pointed to |
 //! | `load` | opening a library when it is first wanted; its functions, by name and version |
 //! | `library` | [`Library`]: libibverbs |
-//! | `cm` | [`CmLibrary`]: librdmacm, for who connects by it |
+//! | `cm` | [`CmLibrary`]: librdmacm, for those who connect by it |
 //! | `devices` | [`DeviceList`]: a machine without RDMA has none, which is no error |
 //! | `inline` | what `verbs.h` defines in the header itself: posting, polling, and the functions that only newer libraries have |
 //! | `layout` | where fields must lie, checked when this is compiled |
@@ -36,7 +36,7 @@ mod load;
 mod opaque;
 
 pub use bindings::*;
-pub use cm::CmLibrary;
+pub use cm::{CmLibrary, rdma_get_local_addr, rdma_get_peer_addr};
 pub use cm_bindings::*;
 pub use devices::{DeviceList, DevicesError};
 pub use inline::{

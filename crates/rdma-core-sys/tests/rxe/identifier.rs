@@ -194,19 +194,19 @@ impl<'a> Id<'a> {
     }
 
     pub(crate) fn local(&self) -> SocketAddrV4 {
-        // SAFETY: all of the union is an address, of IPv4.
-        let address = unsafe { self.fields().route.addr.__bindgen_anon_1.src_sin };
         // SAFETY: an identifier.
-        assert_eq!(address.sin_port, unsafe { library().rdma_get_src_port(self.id) });
-        of_ipv4(address)
+        let address = of_ipv4(unsafe { rdma_get_local_addr(self.id) });
+        // SAFETY: an identifier.
+        assert_eq!(address.port(), u16::from_be(unsafe { library().rdma_get_src_port(self.id) }));
+        address
     }
 
     pub(crate) fn peer(&self) -> SocketAddrV4 {
-        // SAFETY: all of the union is an address, of IPv4.
-        let address = unsafe { self.fields().route.addr.__bindgen_anon_2.dst_sin };
         // SAFETY: an identifier.
-        assert_eq!(address.sin_port, unsafe { library().rdma_get_dst_port(self.id) });
-        of_ipv4(address)
+        let address = of_ipv4(unsafe { rdma_get_peer_addr(self.id) });
+        // SAFETY: an identifier.
+        assert_eq!(address.port(), u16::from_be(unsafe { library().rdma_get_dst_port(self.id) }));
+        address
     }
 
     /// Makes a queue pair, whose protection domain and queues are the library's.
@@ -313,7 +313,10 @@ fn asked(private: &[u8], qp_num: u32) -> rdma_conn_param {
     }
 }
 
-fn of_ipv4(address: libc::sockaddr_in) -> SocketAddrV4 {
+/// An identifier's address, in which there is room for each kind.
+fn of_ipv4(address: *mut libc::sockaddr) -> SocketAddrV4 {
+    // SAFETY: an identifier's address.
+    let address = unsafe { address.cast::<libc::sockaddr_in>().read() };
     assert_eq!(i32::from(address.sin_family), libc::AF_INET);
     SocketAddrV4::new(u32::from_be(address.sin_addr.s_addr).into(), u16::from_be(address.sin_port))
 }
