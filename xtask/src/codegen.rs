@@ -10,8 +10,47 @@ use std::process::{Command, ExitCode, Stdio};
 
 use crate::command;
 
+/// A header, and the file that is made of it.
+#[derive(Debug)]
+struct Bindings {
+    path: &'static str,
+    header: &'static str,
+    /// Debian's package of the header.
+    package: &'static str,
+    /// What tells its version.
+    pc: &'static str,
+    /// What the crate's functions take, what is reached from there comes along.
+    types: &'static [&'static str],
+    /// Constants of the preprocessor, and of enumerations without a name.
+    constants: &'static str,
+    /// What the types are made of that stand elsewhere.
+    uses: &'static str,
+}
+
 /// What is written.
-pub(crate) const BINDINGS: &str = "crates/rdma-core-sys/src/bindings.rs";
+pub(crate) const PATHS: [&str; 2] = [VERBS.path, CM.path];
+
+/// Verbs.
+const VERBS: Bindings = Bindings {
+    path: "crates/rdma-core-sys/src/bindings.rs",
+    header: "infiniband/verbs.h",
+    package: "libibverbs-dev",
+    pc: "libibverbs.pc",
+    types: &TYPES,
+    constants: "IBV_LINK_LAYER_.*",
+    uses: "use libc::{pthread_cond_t, pthread_mutex_t};\n\nuse crate::opaque::*;\n\n",
+};
+
+/// The connection manager. What it shares with verbs stands there.
+const CM: Bindings = Bindings {
+    path: "crates/rdma-core-sys/src/cm_bindings.rs",
+    header: "rdma/rdma_cma.h",
+    package: "librdmacm-dev",
+    pc: "librdmacm.pc",
+    types: &["rdma_addrinfo", "rdma_cm_event", "rdma_cm_id", "rdma_conn_param", "rdma_event_channel"],
+    constants: "RAI_.*|RDMA_MAX_(RESP_RES|INIT_DEPTH)",
+    uses: "use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};\n\nuse crate::bindings::*;\n\n",
+};
 
 /// The version of the headers. Another one has other flags and enumerators, so its output would be another one, too.
 const RDMA_CORE: &str = "44.0";
@@ -22,7 +61,7 @@ const BINDGEN: &str = "0.72.1";
 /// The exit status of what could not be done here.
 const SKIPPED: u8 = 77;
 
-/// What the crate's functions take, what is reached from there comes along.
+/// Of verbs.
 const TYPES: [&str; 28] = [
     "ib_uverbs_access_flags",
     "ibv_access_flags",
@@ -54,9 +93,6 @@ const TYPES: [&str; 28] = [
     "verbs_context",
 ];
 
-/// Constants of enumerations without a name.
-const CONSTANTS: &str = "IBV_LINK_LAYER_.*";
-
 /// Structures that are only pointed to, by functions that the crate does not call: they stand in `opaque.rs`.
 const OPAQUE: &str = "ibv_(alloc_dm_attr|ah|counter_attach_attr|counters|counters_init_attr|cq_ex|cq_init_attr_ex|dm|flow|flow_action\
                       |flow_attr|modify_cq_attr|ops_wr|parent_domain_init_attr|qp_init_attr_ex|qp_open_attr|qp_rate_limit_attr\
@@ -66,6 +102,11 @@ const OPAQUE: &str = "ibv_(alloc_dm_attr|ah|counter_attach_attr|counters|counter
 /// Types whose size is the C library's business: they differ from machine to machine, and the crate `libc` knows.
 const OF_LIBC: &str =
     "pthread_mutex_t|pthread_cond_t|timespec|__pthread_.*|__atomic_.*|__time_t|__syscall_slong_t";
+
+/// How the names of types begin that the crate `libc` knows, too, and that are the same everywhere. bindgen has to see them: structures that have
+/// them would not be `Copy` otherwise.
+const SOCKETS: [&str; 7] =
+    ["sockaddr", "sa_family_t", "in_addr", "in_port_t", "in6_addr", "socklen_t", "__socklen_t"];
 
 /// What comes along by way of those alone.
 const UNUSED: &str = "ibv_(counter_description|flow_attr_type|moderate_cq|ops_wr_opcode|ops_wr__bindgen.*|poll_cq_attr\
@@ -95,46 +136,49 @@ pub(crate) fn main(root: &Path, options: &[&str]) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let path = root.join(BINDINGS);
+    let mut all_well = true;
+    for (path, text) in PATHS.iter().zip(generated) {
+        all_well &= done(root, path, &text, check);
+    }
+    if all_well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Compares a file with what was generated, or writes it.
+fn done(root: &Path, name: &str, generated: &str, check: bool) -> bool {
+    let path = root.join(name);
     let committed = std::fs::read_to_string(&path).unwrap_or_default();
     if generated == committed {
-        println!("codegen: {BINDINGS} is as rdma-core {RDMA_CORE} and bindgen {BINDGEN} make it");
-        return ExitCode::SUCCESS;
+        println!("codegen: {name} is as rdma-core {RDMA_CORE} and bindgen {BINDGEN} make it");
+        return true;
     }
     if check {
-        eprintln!(
-            "codegen: {BINDINGS} is not what would be generated: {}",
-            first_difference(&committed, &generated)
-        );
-        return ExitCode::FAILURE;
+        let difference = first_difference(&committed, generated);
+        eprintln!("codegen: {name} is not what would be generated: {difference}");
+        return false;
     }
     match std::fs::write(&path, generated) {
-        Ok(()) => {
-            println!("wrote {BINDINGS}");
-            ExitCode::SUCCESS
-        }
+        Ok(()) => println!("wrote {name}"),
         Err(error) => {
             eprintln!("{}: {error}", path.display());
-            ExitCode::FAILURE
+            return false;
         }
     }
+    true
 }
 
 /// What this machine lacks to generate anything, and where it comes from.
 fn missing(headers: &Path) -> Option<String> {
-    if !headers.join("infiniband/verbs.h").exists() {
-        let headers = headers.display();
-        return Some(format!(
-            "no infiniband/verbs.h in {headers} (apt-get install libibverbs-dev, or --headers DIR)"
-        ));
-    }
-    match version(headers) {
-        Some(version) if version == RDMA_CORE => {}
-        Some(version) => {
-            return Some(format!("these are headers of rdma-core {version}, not of {RDMA_CORE}"));
+    for Bindings { header, package, pc, .. } in [VERBS, CM] {
+        if !headers.join(header).exists() {
+            let headers = headers.display();
+            return Some(format!("no {header} in {headers} (apt-get install {package}, or --headers DIR)"));
         }
-        None => {
-            return Some("there is no libibverbs.pc beside the headers that tells their version".to_owned());
+        match version(headers, pc) {
+            Some(version) if version == RDMA_CORE => {}
+            Some(version) => {
+                return Some(format!("these are headers of rdma-core {version}, not of {RDMA_CORE}"));
+            }
+            None => return Some(format!("there is no {pc} beside the headers that tells their version")),
         }
     }
     match command::output("bindgen", &["--version"]) {
@@ -149,13 +193,13 @@ fn missing(headers: &Path) -> Option<String> {
     }
 }
 
-/// The version of rdma-core that `libibverbs.pc` tells: the last two of its four numbers.
-fn version(headers: &Path) -> Option<String> {
+/// The version of rdma-core that a file like `libibverbs.pc` tells: the last two of its four numbers.
+fn version(headers: &Path, pc: &str) -> Option<String> {
     let prefix = headers.parent()?;
     let mut places = vec![prefix.join("lib/pkgconfig"), prefix.join("lib64/pkgconfig")];
     let triples = std::fs::read_dir(prefix.join("lib")).into_iter().flatten().flatten();
     places.extend(triples.map(|dir| dir.path().join("pkgconfig")));
-    let read = |dir: &PathBuf| std::fs::read_to_string(dir.join("libibverbs.pc")).ok();
+    let read = |dir: &PathBuf| std::fs::read_to_string(dir.join(pc)).ok();
     version_in(&places.iter().find_map(read)?)
 }
 
@@ -165,23 +209,59 @@ fn version_in(pc: &str) -> Option<String> {
     numbers.nth(2).map(str::to_owned)
 }
 
-/// The file's text.
-fn generate(root: &Path, headers: &Path) -> Result<String, String> {
-    let own = rustfmt(root, &types(headers, None)?)?;
+/// The files' texts, in the order of [`PATHS`].
+fn generate(root: &Path, headers: &Path) -> Result<[String; 2], String> {
+    let own = both(root, headers, None)?;
     // The machine must not matter. It is looked at for the other one where that one's C library has headers here.
     let other = if cfg!(target_arch = "x86_64") { "aarch64" } else { "x86_64" };
     let library = headers.with_file_name(format!("{other}-linux-gnu")).join("include");
     if library.exists() {
-        let others = rustfmt(root, &types(headers, Some((other, &library)))?)?;
-        if own != others {
-            let difference = first_difference(&own, &others);
+        let others = both(root, headers, Some((other, &library)))?;
+        if let Some((own, others)) = own.iter().zip(&others).find(|(own, others)| own != others) {
+            let difference = first_difference(own, others);
             return Err(format!("the bindings differ on {other}: {difference}"));
         }
         println!("codegen: the same on {other}");
     }
-    let title = format!("Types of `<infiniband/verbs.h>`, rdma-core {RDMA_CORE}");
-    let origin = format!("Generated by `cargo xtask codegen` with bindgen {BINDGEN}: not for editing");
-    rustfmt(root, &format!("//! {title}. {origin}.\n{HEADER}{own}"))
+    let [verbs, cm] = own;
+    let whole = |of: &Bindings, types: &str| {
+        let title = format!("Types of `<{}>`, rdma-core {RDMA_CORE}", of.header);
+        let origin = format!("Generated by `cargo xtask codegen` with bindgen {BINDGEN}: not for editing");
+        rustfmt(root, &format!("//! {title}. {origin}.\n{HEADER}{}{types}", of.uses))
+    };
+    Ok([whole(&VERBS, &verbs)?, whole(&CM, &cm)?])
+}
+
+/// The types of verbs, and those of the connection manager that are not among them.
+fn both(root: &Path, headers: &Path, other: Option<(&str, &Path)>) -> Result<[String; 2], String> {
+    let verbs = rustfmt(root, &types(&VERBS, headers, other)?)?;
+    let cm = rustfmt(root, &types(&CM, headers, other)?)?;
+    let known = items(&verbs);
+    let own: String =
+        items(&cm).into_iter().filter(|item| !known.contains(item) && !is_of_sockets(item)).collect();
+    Ok([verbs, own])
+}
+
+/// The items of what rustfmt has written: the last line of each is not indented, and ends it.
+fn items(text: &str) -> Vec<&str> {
+    let mut items = Vec::new();
+    let (mut start, mut end) = (0, 0);
+    for line in text.split_inclusive('\n') {
+        end += line.len();
+        if !line.starts_with(' ') && line.trim_end().ends_with(['}', ';']) {
+            items.push(&text[start..end]);
+            start = end;
+        }
+    }
+    items
+}
+
+/// Whether it is one of [`SOCKETS`], or belongs to one.
+fn is_of_sockets(item: &str) -> bool {
+    const STARTS: [&str; 4] = ["pub struct ", "pub union ", "pub type ", "impl Default for "];
+    let name = |line: &'_ str| STARTS.iter().find_map(|start| line.strip_prefix(start).map(str::to_owned));
+    let name = item.lines().find_map(name);
+    name.is_some_and(|name| SOCKETS.iter().any(|start| name.starts_with(start)))
 }
 
 /// The text as `cargo fmt` would have it.
@@ -216,23 +296,20 @@ const HEADER: &str = "//!
 #![allow(missing_docs, missing_debug_implementations, non_camel_case_types, non_snake_case)]
 #![allow(clippy::all, clippy::undocumented_unsafe_blocks, clippy::multiple_unsafe_ops_per_block, clippy::missing_safety_doc)]
 
-use libc::{pthread_cond_t, pthread_mutex_t};
-
-use crate::opaque::*;
-
 ";
 
 /// What bindgen makes of the header: for this machine, or for another one with the headers of its C library.
-fn types(headers: &Path, other: Option<(&str, &Path)>) -> Result<String, String> {
+fn types(of: &Bindings, headers: &Path, other: Option<(&str, &Path)>) -> Result<String, String> {
     let mut bindgen = Command::new("bindgen");
-    bindgen.arg(headers.join("infiniband/verbs.h"));
-    for name in TYPES {
+    bindgen.arg(headers.join(of.header));
+    for name in of.types {
         bindgen.args(["--allowlist-type", name]);
     }
-    bindgen.args(["--allowlist-var", CONSTANTS, "--blocklist-type", OPAQUE]);
+    bindgen.args(["--allowlist-var", of.constants, "--blocklist-type", OPAQUE]);
     bindgen.args(["--blocklist-type", OF_LIBC, "--blocklist-type", UNUSED]);
     bindgen.args(["--default-enum-style", "newtype", "--bitfield-enum", FLAGS]);
     bindgen.args(["--constified-enum", "_bindgen_ty_.*", "--generate", "types,vars"]);
+    bindgen.args(["--default-macro-constant-type", "signed"]);
     bindgen.args([
         "--with-derive-default",
         "--no-doc-comments",
@@ -279,6 +356,23 @@ mod tests {
     fn where_something_is_missing_it_says_what() {
         let nowhere = missing(Path::new("/nonexistent")).unwrap();
         assert!(nowhere.contains("infiniband/verbs.h") && nowhere.contains("libibverbs-dev"), "{nowhere}");
+    }
+
+    #[test]
+    fn items_are_compared_whole() {
+        let text =
+            "pub type a = b;\n#[derive(Debug)]\npub struct s {\n    pub x: a,\n}\npub const C: a = 1;\n";
+        let items = items(text);
+        assert_eq!(items.concat(), text);
+        assert_eq!(items.iter().map(|item| item.lines().count()).collect::<Vec<_>>(), [1, 4, 1]);
+    }
+
+    #[test]
+    fn types_of_sockets_are_libc_s() {
+        assert!(is_of_sockets("#[repr(C)]\npub struct sockaddr_in {\n}\n"));
+        assert!(is_of_sockets("impl Default for in6_addr__bindgen_ty_1 {\n}\n"));
+        assert!(is_of_sockets("pub type socklen_t = __socklen_t;\n"));
+        assert!(!is_of_sockets("pub struct rdma_addr {\n    pub a: sockaddr,\n}\n"));
     }
 
     #[test]

@@ -11,7 +11,8 @@ use core::slice;
 use std::io;
 
 use crate::bindings::ibv_device;
-use crate::library::{Library, OpenError};
+use crate::library::Library;
+use crate::load::OpenError;
 
 /// Why [`DeviceList::get`] has no list.
 #[derive(Debug, thiserror::Error)]

@@ -1,11 +1,12 @@
-//! Where the fields lie that are used here: checked when this is compiled, on every machine, and by a test with the header's own compiler,
-//! where there is a header.
+//! Where the fields lie that are used here: checked when this is compiled, on every machine, and by a test with the headers' own compiler,
+//! where there are headers.
 //!
 //! Structures with a lock in them are as long as the C library's locks make them; all other numbers are the same on each machine of 64 bits.
 
 use core::mem::{offset_of, size_of};
 
 use crate::bindings::*;
+use crate::cm_bindings::*;
 
 /// Bytes of a `pthread_mutex_t`: 40 on x86_64, 48 on aarch64.
 const MUTEX: usize = size_of::<libc::pthread_mutex_t>();
@@ -20,7 +21,7 @@ const _: () = assert!(MUTEX == 48 && COND == 48);
 
 /// Sizes and offsets, asserted; and as assertions in C, for the test.
 macro_rules! layout {
-    ($($kind:ident $name:ident: $size:expr => { $($($field:ident).+: $offset:expr),* $(,)? })*) => {
+    ($in_c:ident; $($kind:ident $name:ident: $size:expr => { $($($field:ident).+: $offset:expr),* $(,)? })*) => {
         $(
             const _: () = {
                 assert!(size_of::<$name>() == $size);
@@ -29,7 +30,7 @@ macro_rules! layout {
         )*
 
         #[cfg(test)]
-        const IN_C: &[&str] = &[
+        const $in_c: &[&str] = &[
             $(
                 concat!("_Static_assert(sizeof(", stringify!($kind $name), ") == ", stringify!($size), ", \"size\");"),
                 $(concat!(
@@ -42,6 +43,7 @@ macro_rules! layout {
 }
 
 layout! {
+    VERBS_IN_C;
     struct ibv_device: 664 => {
         node_type: 16, transport_type: 20, name: 24, dev_name: 88, dev_path: 152, ibdev_path: 408,
     }
@@ -139,6 +141,50 @@ layout! {
     }
 }
 
+layout! {
+    CM_IN_C;
+    struct ibv_sa_path_rec: 64 => {
+        dgid: 0, sgid: 16, dlid: 32, slid: 34, raw_traffic: 36, flow_label: 40, hop_limit: 44, reversible: 48,
+        numb_path: 52, pkey: 54, sl: 56, mtu: 58, rate: 60, packet_life_time: 62, preference: 63,
+    }
+    struct rdma_ib_addr: 40 => {
+        sgid: 0, dgid: 16, pkey: 32,
+    }
+    struct rdma_addr: 296 => {
+        __bindgen_anon_1.src_addr: 0, __bindgen_anon_1.src_sin.sin_port: 2,
+        __bindgen_anon_1.src_sin.sin_addr: 4, __bindgen_anon_1.src_sin6.sin6_addr: 8,
+        __bindgen_anon_1.src_storage: 0, __bindgen_anon_2.dst_addr: 128,
+        __bindgen_anon_2.dst_sin.sin_port: 130, __bindgen_anon_2.dst_sin6.sin6_scope_id: 152,
+        addr.ibaddr: 256,
+    }
+    struct rdma_route: 312 => {
+        addr: 0, path_rec: 296, num_paths: 304,
+    }
+    struct rdma_event_channel: 4 => {
+        fd: 0,
+    }
+    struct rdma_cm_id: 416 => {
+        verbs: 0, channel: 8, context: 16, qp: 24, route: 32, ps: 344, port_num: 348, event: 352,
+        send_cq_channel: 360, send_cq: 368, recv_cq_channel: 376, recv_cq: 384, srq: 392, pd: 400,
+        qp_type: 408,
+    }
+    struct rdma_conn_param: 24 => {
+        private_data: 0, private_data_len: 8, responder_resources: 9, initiator_depth: 10, flow_control: 11,
+        retry_count: 12, rnr_retry_count: 13, srq: 14, qp_num: 16,
+    }
+    struct rdma_ud_param: 56 => {
+        private_data: 0, private_data_len: 8, ah_attr: 16, qp_num: 48, qkey: 52,
+    }
+    struct rdma_cm_event: 80 => {
+        id: 0, listen_id: 8, event: 16, status: 20, param.conn: 24, param.ud: 24,
+    }
+    struct rdma_addrinfo: 96 => {
+        ai_flags: 0, ai_family: 4, ai_qp_type: 8, ai_port_space: 12, ai_src_len: 16, ai_dst_len: 20,
+        ai_src_addr: 24, ai_dst_addr: 32, ai_src_canonname: 40, ai_dst_canonname: 48, ai_route_len: 56,
+        ai_route: 64, ai_connect_len: 72, ai_connect: 80, ai_next: 88,
+    }
+}
+
 /// Fields of a `verbs_context`, asserted by how far before its context they lie: the structure grows at its front, so nothing else stays.
 macro_rules! before_the_context {
     ($($field:ident: $distance:expr),* $(,)?) => {
@@ -176,13 +222,13 @@ mod tests {
     /// What functions are told the size of: newer headers may have more at their ends.
     const GROW: [&str; 3] = ["struct ibv_device_attr_ex", "struct ibv_gid_entry", "struct ibv_port_attr"];
 
-    /// What `cc` says of the header with the lines behind it. `RDMA_CORE_HEADERS` is looked for the header first.
-    fn compile(lines: &[&str]) -> std::io::Result<std::process::Output> {
-        let mut text = String::from("#include <stddef.h>\n#include <infiniband/verbs.h>\n");
+    /// What `cc` says of a header with the lines behind it. `RDMA_CORE_HEADERS` is looked for the header first.
+    fn compile(header: &str, lines: &[&str]) -> std::io::Result<std::process::Output> {
+        let mut text = format!("#include <stddef.h>\n#include <{header}>\n");
         let _ = writeln!(text, "#define MUTEX sizeof(pthread_mutex_t)\n#define COND sizeof(pthread_cond_t)");
         for line in lines {
             // Members of a structure without a name are the outer one's in C.
-            let mut line = line.replace("__bindgen_anon_1.", "");
+            let mut line = line.replace("__bindgen_anon_1.", "").replace("__bindgen_anon_2.", "");
             for name in GROW {
                 line = line.replace(&format!("sizeof({name}) =="), &format!("sizeof({name}) >="));
             }
@@ -196,20 +242,26 @@ mod tests {
         cc.wait_with_output()
     }
 
-    #[test]
-    fn the_header_says_the_same() {
-        match compile(&[]) {
+    /// Asserts in C what is asserted here, where there is the header.
+    fn says_the_same(header: &str, package: &str, lines: &[&str]) {
+        match compile(header, &[]) {
             Ok(output) if output.status.success() => {}
-            Ok(_) => {
-                return eprintln!(
-                    "skipped: cc finds no <infiniband/verbs.h> (apt-get install libibverbs-dev)"
-                );
-            }
+            Ok(_) => return eprintln!("skipped: cc finds no <{header}> (apt-get install {package})"),
             Err(error) => return eprintln!("skipped: cc: {error}"),
         }
-        let output = compile(&[IN_C, BEFORE_IN_C].concat()).unwrap();
+        let output = compile(header, lines).unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let wrong = compile(&["_Static_assert(sizeof(struct ibv_wc) == 47, \"size\");"]).unwrap();
+        let wrong = compile(header, &["_Static_assert(sizeof(struct ibv_wc) == 47, \"size\");"]).unwrap();
         assert!(!wrong.status.success(), "cc checks nothing");
+    }
+
+    #[test]
+    fn the_header_of_verbs_says_the_same() {
+        says_the_same("infiniband/verbs.h", "libibverbs-dev", &[VERBS_IN_C, BEFORE_IN_C].concat());
+    }
+
+    #[test]
+    fn the_header_of_the_connection_manager_says_the_same() {
+        says_the_same("rdma/rdma_cma.h", "librdmacm-dev", CM_IN_C);
     }
 }

@@ -2,132 +2,27 @@
 //!
 //! # Safety
 //!
-//! A symbol becomes a function of the type that `verbs.h` declares under that name, and is asked for in the version of the interface that the
-//! declaration belongs to: the library keeps older versions of a name for older programs. The library is never closed, so its functions stay.
-//! What a function wants of its arguments its caller promises.
+//! The types are those that `verbs.h` declares; see `load`.
 #![allow(unsafe_code)]
 
-use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use core::ffi::{c_char, c_int, c_uint, c_void};
 use core::fmt;
 use core::mem::transmute;
 use core::ptr::NonNull;
-use std::ffi::CString;
-use std::io;
 use std::sync::OnceLock;
 
 use crate::bindings::*;
+use crate::load::{Handle, OpenError, functions};
 use crate::opaque::_compat_ibv_port_attr;
 
-/// The library's name: the interface of verbs has been the same since 2005, with additions.
-const SONAME: &CStr = c"libibverbs.so.1";
-
-/// Why [`Library::open`] has no library.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum OpenError {
-    /// There is no such library: a machine without RDMA.
-    #[error("libibverbs.so.1 is not installed")]
-    Absent,
-    /// It is there, and cannot be loaded.
-    #[error("libibverbs.so.1 cannot be loaded: {message}")]
-    Load {
-        /// What the dynamic linker says.
-        message: String,
-    },
-    /// It has not a function that this crate needs.
-    #[error("libibverbs.so.1 has no {name} of version {version}")]
-    Symbol {
-        /// The function.
-        name: &'static str,
-        /// The version of the interface.
-        version: &'static str,
-    },
-}
-
-impl OpenError {
-    /// What can be done about it.
-    pub fn remedy(&self) -> &'static str {
-        match self {
-            Self::Absent => "install libibverbs (Debian: libibverbs1, ibverbs-providers) to use RDMA devices",
-            Self::Load { .. } => "install what the message names, or install libibverbs anew",
-            Self::Symbol { .. } => "install a newer libibverbs: that of rdma-core",
-        }
-    }
-}
-
-/// The table of functions: fields, looking them up, and methods to call them.
-macro_rules! functions {
-    (
-        needed { $($(#[$doc:meta])* $name:ident: $version:literal ($($arg:ident: $type:ty),*) $(-> $ret:ty)?;)* }
-        wrapped { $($(#[$wdoc:meta])* $wname:ident: $wversion:literal ($($warg:ident: $wtype:ty),*) -> $wret:ty;)* }
-        optional { $($(#[$odoc:meta])* $oname:ident: $oversion:literal ($($oarg:ident: $otype:ty),*) -> $oret:ty;)* }
-    ) => {
-        /// libibverbs. There is one a process, which stays.
-        ///
-        /// A method is the function of that name; its man page says what it does, wants and answers. Methods may be called by any thread.
-        ///
-        /// # Safety
-        ///
-        /// All functions but [`ibv_fork_init`](Self::ibv_fork_init) take pointers: to what this library has made and not destroyed yet, or to
-        /// a value of the type that the signature names, for the time of the call. Numbers are in the bounds the man page gives.
-        pub struct Library {
-            $($name: unsafe extern "C" fn($($arg: $type),*) $(-> $ret)?,)*
-            $($(#[$wdoc])* pub(crate) $wname: unsafe extern "C" fn($($warg: $wtype),*) -> $wret,)*
-            $($oname: Option<unsafe extern "C" fn($($oarg: $otype),*) -> $oret>,)*
-        }
-
-        impl Library {
-            /// Looks all functions up.
-            fn look_up(handle: NonNull<c_void>) -> Result<Self, OpenError> {
-                Ok(Self {
-                    $($name: {
-                        let symbol = needed(handle, stringify!($name), $version)?;
-                        // SAFETY: libibverbs's function of this name and version has this type, and stays where it is.
-                        unsafe { transmute::<NonNull<c_void>, unsafe extern "C" fn($($type),*) $(-> $ret)?>(symbol) }
-                    },)*
-                    $($wname: {
-                        let symbol = needed(handle, stringify!($wname), $wversion)?;
-                        // SAFETY: as above.
-                        unsafe { transmute::<NonNull<c_void>, unsafe extern "C" fn($($wtype),*) -> $wret>(symbol) }
-                    },)*
-                    $($oname: symbol(handle, stringify!($oname), $oversion).map(|symbol| {
-                        // SAFETY: as above.
-                        unsafe { transmute::<NonNull<c_void>, unsafe extern "C" fn($($otype),*) -> $oret>(symbol) }
-                    }),)*
-                })
-            }
-
-            $(
-                $(#[$doc])*
-                ///
-                /// # Safety
-                ///
-                /// See [`Library`].
-                #[inline]
-                pub unsafe fn $name(&self, $($arg: $type),*) $(-> $ret)? {
-                    // SAFETY: the caller keeps to what the function asks for.
-                    unsafe { (self.$name)($($arg),*) }
-                }
-            )*
-
-            $(
-                $(#[$odoc])*
-                /// `None`: the library is too old to have it.
-                ///
-                /// # Safety
-                ///
-                /// See [`Library`].
-                #[inline]
-                pub unsafe fn $oname(&self, $($oarg: $otype),*) -> Option<$oret> {
-                    // SAFETY: the caller keeps to what the function asks for.
-                    self.$oname.map(|function| unsafe { function($($oarg),*) })
-                }
-            )*
-        }
-    };
-}
-
 functions! {
+    /// libibverbs.
+    ///
+    /// # Safety
+    ///
+    /// All functions but [`ibv_fork_init`](Self::ibv_fork_init) take pointers: to what this library has made and not destroyed yet, or to
+    /// a value of the type that the signature names, for the time of the call. Numbers are in the bounds the man page gives.
+    Library: c"libibverbs.so.1";
     needed {
         /// [ibv_get_device_list(3)](https://man7.org/linux/man-pages/man3/ibv_get_device_list.3.html). [`DeviceList`](crate::DeviceList)
         /// calls it, and knows what its errors mean.
@@ -209,82 +104,22 @@ impl Library {
     ///
     /// There is none ([`OpenError::Absent`]), or it is none that can be used; the answer does not change.
     pub fn open() -> Result<&'static Self, OpenError> {
-        static LIBRARY: OnceLock<Result<Library, OpenError>> = OnceLock::new();
-        LIBRARY.get_or_init(|| load(SONAME)).as_ref().map_err(OpenError::clone)
+        Self::loaded()?.ok_or(OpenError::Absent)
     }
-}
-
-impl fmt::Debug for Library {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Library").field("soname", &SONAME).finish_non_exhaustive()
-    }
-}
-
-/// Opens a library for good, and looks the functions up.
-fn load(soname: &CStr) -> Result<Library, OpenError> {
-    // dlopen(3). SAFETY: the name is a string, and libibverbs's initialisers do nothing but register its providers.
-    let handle = unsafe { libc::dlopen(soname.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-    match NonNull::new(handle) {
-        Some(handle) => Library::look_up(handle),
-        None => Err(refusal(soname)),
-    }
-}
-
-/// Why dlopen has refused. The linker tells a missing file in words alone, which depend on the language, and names the file: it may be one that the
-/// library needs.
-fn refusal(soname: &CStr) -> OpenError {
-    // dlerror(3). SAFETY: no arguments.
-    let message = unsafe { libc::dlerror() };
-    let message = match message.is_null() {
-        true => String::new(),
-        // SAFETY: a string, this thread's until its next call of the linker.
-        false => unsafe { CStr::from_ptr(message) }.to_string_lossy().into_owned(),
-    };
-    let missing = io::Error::from_raw_os_error(libc::ENOENT).to_string();
-    let missing = missing.split(" (os error").next().unwrap_or_default();
-    let own = message.starts_with(&format!("{}: ", soname.to_string_lossy()));
-    match own && message.ends_with(missing) {
-        true => OpenError::Absent,
-        false => OpenError::Load { message },
-    }
-}
-
-/// A function that must be there.
-fn needed(
-    handle: NonNull<c_void>,
-    name: &'static str,
-    version: &'static str,
-) -> Result<NonNull<c_void>, OpenError> {
-    symbol(handle, name, version).ok_or(OpenError::Symbol { name, version })
-}
-
-/// A function of a version.
-fn symbol(handle: NonNull<c_void>, name: &str, version: &str) -> Option<NonNull<c_void>> {
-    let name = CString::new(name).ok()?;
-    let version = CString::new(version).ok()?;
-    // dlvsym(3). SAFETY: an open library, and two strings.
-    NonNull::new(unsafe { libc::dlvsym(handle.as_ptr(), name.as_ptr(), version.as_ptr()) })
 }
 
 #[cfg(test)]
 mod tests {
+    use core::ffi::CStr;
+
     use super::*;
 
     #[test]
-    fn a_missing_library_is_absent() {
-        assert_eq!(load(c"librucx-has-no-such.so.1").unwrap_err(), OpenError::Absent);
-    }
-
-    #[test]
-    fn a_library_that_is_none_is_not_absent() {
-        let error = load(c"/dev/null").unwrap_err();
-        assert!(matches!(&error, OpenError::Load { message } if message.contains("/dev/null")), "{error}");
-    }
-
-    #[test]
     fn another_library_lacks_functions() {
-        let error = load(c"libc.so.6").unwrap_err();
-        assert_eq!(error, OpenError::Symbol { name: "ibv_get_device_list", version: "IBVERBS_1.1" });
+        let libc = Handle::open(c"libc.so.6").unwrap().unwrap();
+        let error = Library::look_up(&libc).unwrap_err();
+        let (library, name, version) = ("libc.so.6", "ibv_get_device_list", "IBVERBS_1.1");
+        assert_eq!(error, OpenError::Symbol { library, name, version });
         assert!(error.to_string().contains("ibv_get_device_list") && error.remedy().contains("newer"));
     }
 

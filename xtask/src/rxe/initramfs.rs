@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use super::cpio::Archive;
 use super::kernel::Kernel;
-use super::tools::{PROVIDER, Tools};
+use super::tools::{PROVIDER, RDMACM, Tools};
 use super::{Trouble, modules};
 
 /// Where the dynamic linker looks by itself.
@@ -136,10 +136,11 @@ impl Image<'_> {
         self.add("modules/order", order.as_bytes())
     }
 
-    /// libibverbs, which tests may load by its name, and the user's half of rxe, which it loads by a file in /etc.
+    /// libibverbs and librdmacm, which tests may load by their names, and the user's half of rxe, which it loads by a file in /etc.
     fn verbs(&mut self) -> Result<(), Trouble> {
         let verbs = self.tools.path("libibverbs.so.1")?;
         self.program(&format!("{LIBRARIES}/libibverbs.so.1"), &verbs)?;
+        self.program(&format!("{LIBRARIES}/{RDMACM}"), &self.tools.path(RDMACM)?)?;
         let provider = self.tools.path(PROVIDER)?;
         self.program(&format!("{LIBRARIES}/libibverbs/{}", name(&provider)), &provider)?;
         self.add("etc/libibverbs.d/rxe.driver", b"driver rxe\n")

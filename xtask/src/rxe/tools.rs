@@ -11,7 +11,7 @@ const BIN: [&str; 4] = ["usr/bin", "bin", "usr/sbin", "sbin"];
 const LIB: [&str; 2] = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"];
 
 /// Packages, and the program or library each is wanted for.
-const NEEDS: [(&str, &str); 10] = [
+const NEEDS: [(&str, &str); 11] = [
     ("qemu-system-x86", "qemu-system-x86_64"),
     ("kmod", "kmod"),
     ("xz-utils", "xz"),
@@ -21,8 +21,12 @@ const NEEDS: [(&str, &str); 10] = [
     ("iproute2", "tc"),
     ("libc-bin", "ldd"),
     ("libibverbs1", "libibverbs.so.1"),
+    ("librdmacm1", RDMACM),
     ("ibverbs-providers", PROVIDER),
 ];
+
+/// The connection manager.
+pub(crate) const RDMACM: &str = "librdmacm.so.1";
 
 /// The user's half of rxe. Its name goes on with a number of the interface to libibverbs.
 pub(crate) const PROVIDER: &str = "libibverbs/librxe-rdmav";

@@ -7,12 +7,14 @@
 //!
 //! # Safety
 //!
-//! What is passed to the library lives in `pair`, which says so for all of it.
+//! What is passed to the libraries lives in `pair` and `identifier`, which say so for all of it.
 #![allow(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 // What a device has not is said, beside what it has.
 #![allow(clippy::print_stderr)]
 
+mod connected;
+mod identifier;
 mod on_demand;
 mod pair;
 

@@ -29,7 +29,7 @@ pub(crate) fn done(what: &str, answer: c_int) {
 }
 
 /// What is not destroyed right when a test fails is of no interest.
-fn destroyed(what: &str, answer: c_int) {
+pub(crate) fn destroyed(what: &str, answer: c_int) {
     if !std::thread::panicking() {
         done(what, answer);
     }
@@ -111,6 +111,26 @@ pub(crate) struct Memory {
 pub(crate) const PAGE: usize = 4096;
 
 impl Memory {
+    /// Whole pages of zeros, registered for everything, and for what else is asked.
+    pub(crate) fn registered(
+        library: &'static Library,
+        pd: *mut ibv_pd,
+        pages: usize,
+        more: ibv_access_flags,
+    ) -> Self {
+        let mut memory = Self { library, mr: ptr::null_mut(), at: ptr::null_mut(), len: pages * PAGE };
+        memory.map();
+        let access = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE
+            | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE
+            | ibv_access_flags::IBV_ACCESS_REMOTE_READ
+            | ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC
+            | more;
+        // SAFETY: an open protection domain; the memory is there until it is deregistered.
+        let mr = unsafe { library.ibv_reg_mr(pd, memory.at.cast(), memory.len, access) };
+        memory.mr = made("ibv_reg_mr", mr);
+        memory
+    }
+
     /// Maps fresh pages: at its address, where that is set and nothing else is.
     pub(crate) fn map(&mut self) {
         let mut flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -177,6 +197,21 @@ impl Drop for Memory {
             destroyed("ibv_dereg_mr", unsafe { self.library.ibv_dereg_mr(self.mr) });
         }
         self.unmap();
+    }
+}
+
+/// The next completion of an open queue.
+pub(crate) fn completion(cq: *mut ibv_cq) -> ibv_wc {
+    let deadline = Instant::now() + BOUND;
+    loop {
+        let mut wc = ibv_wc::default();
+        // SAFETY: an open queue, and room for one.
+        match unsafe { ibv_poll_cq(cq, 1, &mut wc) } {
+            0 => assert!(Instant::now() < deadline, "no completion"),
+            1 => return wc,
+            answer => panic!("ibv_poll_cq: {answer}"),
+        }
+        std::thread::yield_now();
     }
 }
 
@@ -300,24 +335,9 @@ impl Pair {
         attr.qp_state
     }
 
-    /// Whole pages of zeros, registered for everything, and for what else is asked.
+    /// As [`Memory::registered`].
     pub(crate) fn memory(&self, pages: usize, more: ibv_access_flags) -> Memory {
-        let mut memory = Memory {
-            library: self.device.library,
-            mr: ptr::null_mut(),
-            at: ptr::null_mut(),
-            len: pages * PAGE,
-        };
-        memory.map();
-        let access = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE
-            | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE
-            | ibv_access_flags::IBV_ACCESS_REMOTE_READ
-            | ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC
-            | more;
-        // SAFETY: the memory is there until it is deregistered.
-        let mr = unsafe { memory.library.ibv_reg_mr(self.pd, memory.at.cast(), memory.len, access) };
-        memory.mr = made("ibv_reg_mr", mr);
-        memory
+        Memory::registered(self.device.library, self.pd, pages, more)
     }
 
     /// Posts a request, with one buffer and a completion.
@@ -332,17 +352,7 @@ impl Pair {
 
     /// The next completion.
     pub(crate) fn completion(&self) -> ibv_wc {
-        let deadline = Instant::now() + BOUND;
-        loop {
-            let mut wc = ibv_wc::default();
-            // SAFETY: an open queue, and room for one.
-            match unsafe { ibv_poll_cq(self.cq, 1, &mut wc) } {
-                0 => assert!(Instant::now() < deadline, "no completion"),
-                1 => return wc,
-                answer => panic!("ibv_poll_cq: {answer}"),
-            }
-            std::thread::yield_now();
-        }
+        completion(self.cq)
     }
 
     /// The next completion, which is one of success.
