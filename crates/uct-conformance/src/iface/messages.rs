@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use testkit::Rng;
 use ucs::mem::Mapping;
@@ -11,7 +11,7 @@ use ucs::mem::page::page_size;
 use uct::api::{Attachment, SendError};
 use uct::memory::{AccessError, Local, LocalMem, OperandReason, RawMem, Rights, Source};
 
-use super::{End, Event, Pair, World, by_device, each};
+use super::{End, Event, PATIENCE, Pair, World, by_device, each};
 use crate::bench::Bench;
 use crate::fixture::pattern;
 use crate::{Check, list, sys};
@@ -196,12 +196,21 @@ fn flood(world: &mut World, pair: Pair, sent: &mut u32, most: u32, len: usize) {
 
 fn full_until_taken(bench: &Bench) {
     const MOST: u32 = 100_000;
+    const QUIET: u32 = 20;
     each(bench, |world| {
         let max = world.max();
         for len in [0, 100, max / 3, max] {
             let pair = world.connect();
             let mut sent = 0;
             flood(world, pair, &mut sent, MOST, len);
+            // A device makes room for a while, without anybody who takes: what it has sent, it needs no more.
+            let mut idle = if by_device(bench) { 0 } else { QUIET };
+            while idle < QUIET {
+                thread::sleep(Duration::from_millis(10));
+                let before = sent;
+                flood(world, pair, &mut sent, MOST, len);
+                idle = if sent == before { idle + 1 } else { 0 };
+            }
             assert!((1..MOST).contains(&sent), "{sent} messages that nobody takes");
             for _ in 0..3 {
                 let again = world.am(A, pair.a, sent, &content(sent, len));
@@ -284,6 +293,7 @@ fn one_flood_holds_no_other_up(bench: &Bench) {
             let pair = pairs[1 + (round * 37) % (COUNT - 1)];
             let mut is_sent = false;
             let mut calls = 0;
+            let begin = Instant::now();
             loop {
                 if !is_sent {
                     is_sent = world.am(A, pair.a, 9, b"not held up").is_ok();
@@ -296,7 +306,11 @@ fn one_flood_holds_no_other_up(bench: &Bench) {
                 calls += 1;
                 world.told_of(B, pairs[0].b);
                 match &world.told_of(B, pair.b)[..] {
-                    [] => assert!(calls < SOON, "round {round}: not by {calls} calls"),
+                    // How many calls it takes a device, depends on what else the machine does.
+                    [] => assert!(
+                        calls < SOON || by_device(bench) && begin.elapsed() < PATIENCE,
+                        "round {round}: not by {calls} calls"
+                    ),
                     [Event::Am(_, 9, _)] => break,
                     other => panic!("round {round}: {} events", other.len()),
                 }
