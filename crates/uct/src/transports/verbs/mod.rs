@@ -19,6 +19,8 @@ mod atomic;
 mod between;
 mod command;
 mod connection;
+#[cfg(all(test, feature = "rxe-tests"))]
+mod contexts;
 mod device;
 mod events;
 mod import;

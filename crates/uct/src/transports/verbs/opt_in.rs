@@ -3,28 +3,18 @@
 #![allow(clippy::unwrap_used)] // tests
 
 use std::sync::Arc;
-use std::time::Duration;
-
-use ucs::config::Config;
-use ucs::time::Deadline;
 
 use super::VerbsComponent;
+use super::contexts::{attach, params};
 use super::mkey::{self, Mkey};
-use crate::api::{AttachError, AttachRequest, Component, Md, MdParams, PackError, PackFlags};
-use crate::export::ExportTable;
+use crate::api::{AttachError, Component, Md, MdParams, PackError, PackFlags};
 use crate::memory::{LocalMem, Rights};
-use crate::service::Service;
 
-const BOUND: Duration = Duration::from_secs(30);
 /// What `UCX_VERBS_SHARE` and `UCX_VERBS_REMOTE` are.
 type Settings = [&'static str; 2];
 
 fn open([share, remote]: Settings) -> (Arc<dyn Md>, MdParams) {
-    let exports = Arc::new(ExportTable::new(BOUND).unwrap());
-    let service = Arc::new(Service::new(Arc::clone(&exports), None));
-    let config = Config::builder(crate::config::VARS).vars(VerbsComponent.vars()).ignore_env();
-    let config = config.set("UCX_VERBS_SHARE", share).set("UCX_VERBS_REMOTE", remote);
-    let params = MdParams { exports, service, config: config.build().unwrap() };
+    let params = params(&[("UCX_VERBS_SHARE", share), ("UCX_VERBS_REMOTE", remote)]);
     (VerbsComponent.open_md(&VerbsComponent.query_mds()[0], &params).unwrap(), params)
 }
 
@@ -41,18 +31,8 @@ fn moves(there: Settings, here: Settings, change: impl Fn(&mut Mkey)) -> Result<
     let mut key = Mkey::decode(&bytes).unwrap();
     change(&mut key);
     key.encode(&mut bytes).unwrap();
-    let claim = export.claim();
-    let attached = importer.attach(&AttachRequest {
-        context_uuid: *params.exports.uuid(),
-        id: claim.id,
-        epoch: claim.epoch,
-        address: claim.address,
-        length: claim.length,
-        mkey: &bytes,
-        deadline: Deadline::after(BOUND),
-    });
     let mut seen = [0; 8];
-    attached?.memory.read(0, &mut seen).unwrap();
+    attach(&*importer, &params, &export, &bytes)?.memory.read(0, &mut seen).unwrap();
     assert_eq!(seen, [7; 8]);
     Ok(())
 }

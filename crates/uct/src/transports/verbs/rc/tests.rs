@@ -8,18 +8,17 @@ use std::time::{Duration, Instant};
 
 use rdma_core_sys::{ibv_access_flags as Access, ibv_wr_opcode as Opcode};
 use ucs::Status;
-use ucs::config::Config;
 use ucs::time::Deadline;
 
 use super::RcIface;
 use super::queue::{Completed, MESSAGES, Opening, Queue, RECEIVES};
 use super::wire::{Address, Call, HEADER_LEN, Header, Kind, Reply};
-use crate::api::{Component, EpId, Gone, Iface, MdParams, NewEp, Payload, SendError, Sink};
+use crate::api::{EpId, Gone, Iface, MdParams, NewEp, Payload, SendError, Sink};
 use crate::config::MAX_CONNECTIONS;
-use crate::export::{ExportTable, Token};
+use crate::export::Token;
 use crate::memory::{Local, LocalMem, Rights};
-use crate::service::{NetCall, NetError, NetLink, Service};
-use crate::transports::verbs::VerbsComponent;
+use crate::service::{NetCall, NetError, NetLink};
+use crate::transports::verbs::contexts::params;
 use crate::transports::verbs::device::Device;
 use crate::transports::verbs::sys::{Channel, Mr};
 
@@ -60,11 +59,7 @@ impl Side {
     }
 
     fn with(settings: &[(&'static str, &'static str)]) -> Self {
-        let exports = Arc::new(ExportTable::new(PATIENCE).unwrap());
-        let service = Arc::new(Service::new(Arc::clone(&exports), None));
-        let config = Config::builder(crate::config::VARS).vars(VerbsComponent.vars()).ignore_env();
-        let config = settings.iter().fold(config, |config, (name, value)| config.set(*name, *value));
-        let params = MdParams { exports, service, config: config.build().unwrap() };
+        let params = params(settings);
         let device = Device::any();
         let iface = RcIface::open(&device, &params).unwrap();
         Self { iface, device, params, told: Told::default() }

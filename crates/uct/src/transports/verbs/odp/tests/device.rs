@@ -7,31 +7,21 @@
 
 use std::ptr;
 
+use parking_lot::Mutex;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
-use ucs::config::Config;
-use ucs::time::Deadline;
 
 use super::*;
-use crate::api::{AmoOp, AtomicOp, AttachRequest, Attachment, Component, Md, MdFlags, MdParams, PackFlags};
-use crate::export::{Export, ExportTable};
+use crate::api::{AmoOp, AtomicOp, Attachment, Component, Md, MdFlags, MdParams, PackFlags};
+use crate::export::Export;
 use crate::memory::{LocalMem, RawMem, Rights, StaleReason};
-use crate::service::Service;
+use crate::transports::verbs::contexts::{attach, params};
 use crate::transports::verbs::{VerbsComponent, VerbsMd};
 
-const BOUND: Duration = Duration::from_secs(30);
 const NEARBY: &[(&str, &str)] = &[("UCX_VERBS_SHARE", "y"), ("UCX_VERBS_REMOTE", "n")];
 
 /// Whether the device says that it pages on demand.
 fn is_offered() -> bool {
     lacks(&Device::any().context.properties().unwrap().odp_caps).is_none()
-}
-
-fn params(settings: &[(&'static str, &'static str)]) -> MdParams {
-    let exports = Arc::new(ExportTable::new(BOUND).unwrap());
-    let service = Arc::new(Service::new(Arc::clone(&exports), None));
-    let config = Config::builder(crate::config::VARS).vars(VerbsComponent.vars()).ignore_env();
-    let config = settings.iter().fold(config, |config, (name, value)| config.set(*name, *value));
-    MdParams { exports, service, config: config.build().unwrap() }
 }
 
 #[test]
@@ -72,6 +62,8 @@ struct World {
 }
 
 const PAGES: usize = 3;
+/// Where pages are mapped: far from where the kernel puts what others map, so that nobody has them between unmapping and mapping anew.
+static NEXT: Mutex<usize> = Mutex::new(0x2200_0000_0000);
 
 impl World {
     fn new(by_address: bool, settings: &[(&'static str, &'static str)]) -> Self {
@@ -90,7 +82,11 @@ impl World {
                 .unwrap()
         };
         let (exporter, importer) = (open(&there), open(&here));
-        let address = map(ptr::null_mut());
+        let address = {
+            let mut next = NEXT.lock();
+            *next += PAGES * page_size();
+            map(ptr::with_exposed_provenance_mut(*next))
+        };
         // SAFETY: nobody has references to it (module rule).
         let raw = unsafe { RawMem::new(address, PAGES * page_size()) };
         let mem = Arc::new(LocalMem::raw(&raw, Rights::READ_WRITE));
@@ -98,16 +94,7 @@ impl World {
         let memh = exporter.reg(&mem).unwrap();
         let mut mkey = vec![0; memh.packed_size(PackFlags::EXPORT).unwrap()];
         memh.pack(&export, PackFlags::EXPORT, &mut mkey).unwrap();
-        let claim = export.claim();
-        let attached = importer.attach(&AttachRequest {
-            context_uuid: *there.exports.uuid(),
-            id: claim.id,
-            epoch: claim.epoch,
-            address: claim.address,
-            length: claim.length,
-            mkey: &mkey,
-            deadline: Deadline::after(BOUND),
-        });
+        let attached = attach(&importer, &there, &export, &mkey);
         Self { memory: attached.unwrap().memory, export, mem, exporter, _importer: importer, piece }
     }
 
@@ -157,13 +144,11 @@ impl Drop for World {
     }
 }
 
-/// Maps fresh pages: at this address, if it is one.
+/// Maps fresh pages.
 fn map(at: *mut u8) -> *mut u8 {
-    let fixed = if at.is_null() { MapFlags::empty() } else { MapFlags::FIXED_NOREPLACE };
-    let access = ProtFlags::READ | ProtFlags::WRITE;
+    let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE);
     // SAFETY: it replaces nothing.
-    let mapped = unsafe { mmap_anonymous(at.cast(), PAGES * page_size(), access, MapFlags::PRIVATE | fixed) };
-    mapped.unwrap().cast()
+    unsafe { mmap_anonymous(at.cast(), PAGES * page_size(), access, flags) }.unwrap().cast()
 }
 
 /// C4 by a registration of the address; the guard is the same with pinned pages.
