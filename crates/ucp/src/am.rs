@@ -13,7 +13,7 @@ use uct::memory::{Destination, Source};
 
 use crate::Features;
 use crate::ep::fetch::Fetch;
-use crate::ep::op::{Of, Shared};
+use crate::ep::op::{Of, SendOp, Shared};
 use crate::ep::state::{Corrupt, Ep};
 use crate::ep::{Endpoint, EpError};
 use crate::mem::TransferError;
@@ -123,9 +123,19 @@ impl Endpoint {
     fn announce<M: Source>(&self, id: u16, header: &[u8], data: M) -> Request<M> {
         let slot = Slot::new();
         // It stays there from here on: a value may hold its bytes itself.
-        let op = Box::new(Shared { operand: Arc::new(data), slot: Rc::clone(&slot) });
+        let gather = {
+            let local = data.local();
+            self.worker.gather(&self.ep, local.len(), local.is_imported())
+        };
+        let op: Box<dyn SendOp> = match gather {
+            Some(needs) => {
+                let (operand, ctx) = (Arc::new(data), Arc::clone(&self.worker.ctx));
+                Box::new(Shared { operand, slot: Rc::clone(&slot), ctx, needs })
+            }
+            None => Box::new(Of { operand: data, slot: Rc::clone(&slot) }),
+        };
         let (length, address) = {
-            let local = op.operand.local();
+            let local = op.local();
             (local.len(), local.address().filter(|_| self.worker.reads()))
         };
         let address = address.filter(|_| length > 0).and_then(|address| NonZeroU64::new(address as u64));

@@ -284,11 +284,7 @@ impl Registrations {
         len: usize,
         access: Access,
     ) -> Result<rcache::RegionRef<Mds>, RegisterError> {
-        let cache = match self.cache.get() {
-            Some(cache) => cache,
-            None if !self.generation.is_current() => return Err(RegisterError::Forked),
-            None => self.make()?,
-        };
+        let cache = self.cache()?;
         let mut answer = cache.get(address, len, access);
         for pause in PAUSES_US {
             let Err(GetError::Register(Refusal { error: RegError::Limit { .. }, .. })) = &answer else {
@@ -301,11 +297,25 @@ impl Registrations {
             thread::sleep(Duration::from_micros(pause));
             answer = cache.get(address, len, access);
         }
-        answer.map_err(|error| match error {
-            GetError::BadRange { address, len } => RegisterError::BadRange { address, len },
-            GetError::Register(Refusal { component, error }) => RegisterError::Md { component, error },
-            _ => RegisterError::Forked,
-        })
+        answer.map_err(register_error)
+    }
+
+    /// The same, without giving up others for it.
+    fn get_now(
+        &self,
+        address: usize,
+        len: usize,
+        access: Access,
+    ) -> Result<rcache::RegionRef<Mds>, RegisterError> {
+        self.cache()?.get(address, len, access).map_err(register_error)
+    }
+
+    fn cache(&self) -> Result<&Cache<Mds>, RegisterError> {
+        match self.cache.get() {
+            Some(cache) => Ok(cache),
+            None if !self.generation.is_current() => Err(RegisterError::Forked),
+            None => self.make(),
+        }
     }
 
     #[cold]
@@ -318,6 +328,14 @@ impl Registrations {
         let cache = made.map_err(RegisterError::Cache)?;
         tracing::debug!(?cache, mds = self.mds.len(), "a registration cache");
         Ok(self.cache.get_or_init(|| cache))
+    }
+}
+
+fn register_error(error: GetError<Refusal>) -> RegisterError {
+    match error {
+        GetError::BadRange { address, len } => RegisterError::BadRange { address, len },
+        GetError::Register(Refusal { component, error }) => RegisterError::Md { component, error },
+        _ => RegisterError::Forked,
     }
 }
 

@@ -6,17 +6,17 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use uct::memory::{Destination, Local, LocalMut, Source};
-use uct::registrations::{Held, Needs, RegisterError, Registrations};
+use uct::registrations::{Held, Needs, RegisterError};
 
+use crate::context::ContextInner;
 use crate::mem::TransferError;
 use crate::request::Slot;
 
 /// An operation that sends.
 pub(crate) trait SendOp: fmt::Debug {
     fn local(&self) -> Local<'_>;
-    /// The operand, registered, where an interface may keep it beside the operation.
-    fn hold(&self, registrations: &Registrations, needs: Needs) -> Option<Result<Held, RegisterError>> {
-        let _ = (registrations, needs);
+    /// The operand, registered, where an interface may have it beside the operation.
+    fn hold(&self) -> Option<Result<Held, RegisterError>> {
         None
     }
     /// Ends it; called while nothing is borrowed, since it runs the user's code.
@@ -97,10 +97,13 @@ impl<M: Source> SendOp for Of<M> {
     }
 }
 
-/// An operation on an operand that an interface may keep, too, for its device: all have let go of it when it ends.
+/// An operation on an operand that an interface may have, too, for its device: it has let go of it when the operation ends.
 pub(crate) struct Shared<M> {
     pub(crate) operand: Arc<M>,
     pub(crate) slot: Rc<Slot<M>>,
+    /// By what it is registered.
+    pub(crate) ctx: Arc<ContextInner>,
+    pub(crate) needs: Needs,
 }
 
 impl<M: Source> SendOp for Shared<M> {
@@ -108,14 +111,14 @@ impl<M: Source> SendOp for Shared<M> {
         self.operand.local()
     }
 
-    fn hold(&self, registrations: &Registrations, needs: Needs) -> Option<Result<Held, RegisterError>> {
-        Some(registrations.hold(needs, Arc::clone(&self.operand) as _))
+    fn hold(&self) -> Option<Result<Held, RegisterError>> {
+        Some(self.ctx.registrations.hold(self.needs, Arc::clone(&self.operand) as _))
     }
 
     fn end(self: Box<Self>, result: Result<(), TransferError>) {
-        let Self { operand, slot } = *self;
-        // `Outlet` has seen that, or the interface has ended the endpoint.
-        let operand = Arc::into_inner(operand).unwrap_or_else(|| unreachable!("an operand is still held"));
+        let Self { operand, slot, .. } = *self;
+        // `Sending::is_held` was asked: the registration, which shared it, is gone.
+        let operand = Arc::into_inner(operand).unwrap_or_else(|| unreachable!("an operand of two owners"));
         slot.end(result, operand);
     }
 }

@@ -5,13 +5,13 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::fmt;
 
 use ucs::mem::shared::BoundsError;
-use uct::api::{EpId, Payload, SendError};
+use uct::api::{EpId, Iface, Payload, SendError};
 use uct::memory::{AccessError, Local, LocalMut};
 
 use super::EpError;
 use super::fetch::{Fetch, Reach};
 use super::op::{AnyOp, Done, ReceiveOp, SendOp, Waits};
-use super::sending::{Outlet, Sending};
+use super::sending::Sending;
 use crate::mem::TransferError;
 use crate::wire::am::{Kind, Pair, Prefix};
 
@@ -58,8 +58,8 @@ pub(crate) struct State {
     announced: u64,
     /// Those of them that the peer wants, in the order in which it asked.
     streams: VecDeque<u32>,
-    /// Those of them that have ended, and how, but that the interface's device may still read.
-    ending: Vec<(u32, Result<(), TransferError>)>,
+    /// How many of them have ended, but that the interface has not let go of them.
+    ending: usize,
     /// Whose turn it is, where messages wait, too.
     stream_is_next: bool,
     /// What waits for announced data to be sent: all else before it has been.
@@ -134,7 +134,7 @@ impl State {
     /// Whether there is nothing to be done for it.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
-        self.is_empty() && self.ending.is_empty() && !self.has_fetches()
+        self.is_empty() && self.ending == 0 && !self.has_fetches()
     }
 
     /// Whether data is still to be read.
@@ -182,24 +182,26 @@ impl State {
 
     /// What was announced under that number ends so, as soon as the interface has let go of it.
     fn end(&mut self, number: u32, result: Result<(), TransferError>, done: &mut VecDeque<Done>) {
-        if self.sends.get_mut(&number).is_some_and(Sending::is_held) {
-            self.ending.push((number, result));
+        let Some(sending) = self.sends.get_mut(&number) else { return };
+        sending.end(result);
+        if sending.is_held() {
+            self.ending += 1;
         } else if let Some(sending) = self.sends.remove(&number) {
             self.unfinished.remove(&sending.when);
-            done.push_back((AnyOp::Send(sending.into_op()), result));
+            done.push_back(sending.into_done());
         }
     }
 
     /// Ends what the interface has let go of.
     fn end_let_go(&mut self, done: &mut VecDeque<Done>) {
-        let mut at = 0;
-        while let Some((number, _)) = self.ending.get(at) {
-            if self.sends.get_mut(number).is_some_and(Sending::is_held) {
-                at += 1;
-            } else {
-                let (number, result) = self.ending.remove(at);
-                self.end(number, result, done);
-            }
+        if self.ending == 0 {
+            return;
+        }
+        let let_go = |_: &u32, sending: &mut Sending| sending.has_ended() && !sending.is_held();
+        for (_, sending) in self.sends.extract_if(let_go) {
+            self.ending -= 1;
+            self.unfinished.remove(&sending.when);
+            done.push_back(sending.into_done());
         }
     }
 
@@ -247,8 +249,7 @@ impl State {
         result: Result<(), TransferError>,
         done: &mut VecDeque<Done>,
     ) -> Result<(), Corrupt> {
-        let has_ended = self.ending.iter().any(|(number, _)| *number == request);
-        if has_ended || !self.sends.contains_key(&request) {
+        if self.sends.get(&request).is_none_or(Sending::has_ended) {
             return Err(Corrupt);
         }
         self.streams.retain(|stream| *stream != request);
@@ -294,11 +295,14 @@ impl State {
     }
 
     /// Sends what there is room for: a message and a part of announced data by turns, so that neither keeps the other waiting for ever.
-    pub(crate) fn pump(&mut self, id: EpId, out: &mut Outlet<'_>, done: &mut VecDeque<Done>) {
+    pub(crate) fn pump(&mut self, id: EpId, iface: &mut dyn Iface, done: &mut VecDeque<Done>) {
         while !self.is_empty() {
             let is_stream = self.queue.is_empty() || (self.stream_is_next && !self.streams.is_empty());
-            let has_room =
-                if is_stream { self.pump_stream(id, out, done) } else { self.pump_message(id, out, done) };
+            let has_room = if is_stream {
+                self.pump_stream(id, iface, done)
+            } else {
+                self.pump_message(id, iface, done)
+            };
             if !has_room {
                 break;
             }
@@ -311,11 +315,11 @@ impl State {
     }
 
     /// Sends the first of what waits; answers whether there was room.
-    fn pump_message(&mut self, id: EpId, out: &mut Outlet<'_>, done: &mut VecDeque<Done>) -> bool {
+    fn pump_message(&mut self, id: EpId, iface: &mut dyn Iface, done: &mut VecDeque<Done>) -> bool {
         let result = match self.queue.front() {
             Some(Queued::Message { tag, prefix, header, data }) => {
                 let body = data.as_ref().map_or_else(|| Local::bytes(&[]), |op| op.local());
-                out.iface.am(id, *tag, [prefix.as_bytes(), header], &body)
+                iface.am(id, *tag, [prefix.as_bytes(), header], &body)
             }
             _ => Ok(()),
         };
@@ -337,11 +341,11 @@ impl State {
     }
 
     /// Sends a part of the first of what the peer wants; answers whether there was room.
-    fn pump_stream(&mut self, id: EpId, out: &mut Outlet<'_>, done: &mut VecDeque<Done>) -> bool {
+    fn pump_stream(&mut self, id: EpId, iface: &mut dyn Iface, done: &mut VecDeque<Done>) -> bool {
         let Some(request) = self.streams.front().copied() else { return true };
         let sending = self.sends.get_mut(&request);
         let (receive, sent) = match sending {
-            Some(sending) => (sending.receive(), sending.next(id, out)),
+            Some(sending) => (sending.receive(), sending.next(id, iface)),
             None => (None, Ok(true)),
         };
         match sent {
@@ -361,28 +365,30 @@ impl State {
         true
     }
 
-    /// Ends everything, for that reason. The interface ends its endpoint before any of it is told.
-    pub(crate) fn fail(&mut self, error: EpError, done: &mut VecDeque<Done>) {
+    /// Ends everything, for that reason, but what the interface has not let go of: that goes to `held`. It ends its endpoint before any
+    /// of that is told.
+    pub(crate) fn fail(&mut self, error: EpError, done: &mut VecDeque<Done>, held: &mut Vec<Sending>) {
         self.error.get_or_insert(error);
         let queued = std::mem::take(&mut self.queue).into_iter().filter_map(|queued| match queued {
             Queued::Message { data, .. } => data.map(AnyOp::Send),
             Queued::Wait(wait, _) => Some(AnyOp::Wait(wait)),
         });
         let waits = std::mem::take(&mut self.waits).into_iter().map(|(wait, _)| AnyOp::Wait(wait));
-        let sends =
-            std::mem::take(&mut self.sends).into_values().map(|sending| AnyOp::Send(sending.into_op()));
+        for (_, mut sending) in std::mem::take(&mut self.sends) {
+            sending.end(Err(TransferError::Endpoint(error)));
+            held.push(sending);
+        }
         let receives = std::mem::take(&mut self.receives).into_values();
         let receives = receives.filter_map(|receiving| receiving.op.map(AnyOp::Receive));
         let fetches = std::mem::take(&mut self.fetches).into_iter().map(|fetch| AnyOp::Receive(fetch.op));
         self.reach = Reach::Never;
         self.unfinished.clear();
         self.streams.clear();
-        self.ending.clear();
+        self.ending = 0;
         self.answers = 0;
         done.extend(
             queued
                 .chain(waits)
-                .chain(sends)
                 .chain(receives)
                 .chain(fetches)
                 .map(|op| (op, Err(TransferError::Endpoint(error)))),

@@ -6,9 +6,10 @@ use std::rc::Rc;
 use ucs::Status;
 use uct::api::{EpId, Gone, Iface, NewEp, Payload, Sink};
 
+use crate::ep::EpError;
 use crate::ep::op::Done;
-use crate::ep::sending::{Gather, Outlet};
-use crate::ep::state::{Corrupt, Ep};
+use crate::ep::sending::Sending;
+use crate::ep::state::{Corrupt, Ep, State};
 use crate::mem::TransferError;
 use crate::wire::am::{Kind, Pair};
 
@@ -26,13 +27,13 @@ pub(super) enum Event {
 /// A worker's books.
 #[derive(Debug, Default)]
 pub(crate) struct Core {
-    /// By interface: how data is taken from where it lies.
-    gathers: Vec<Option<Gather>>,
     /// By interface, and the endpoint's place there.
     eps: Vec<Vec<Option<Rc<Ep>>>>,
     pub(super) events: VecDeque<Event>,
     /// Operations that have ended, to be told.
     pub(crate) done: VecDeque<Done>,
+    /// What endpoints that are no more have still to end: their interface has not let go of it.
+    pub(super) held: Vec<Sending>,
     /// Endpoints that were to be closed once all was sent, and that has been.
     pub(super) closing: Vec<Rc<Ep>>,
     /// Buffers of messages that were told.
@@ -44,9 +45,8 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    /// Of a worker with so many interfaces.
-    pub(super) fn new(gathers: Vec<Option<Gather>>) -> Self {
-        Self { eps: gathers.iter().map(|_| Vec::new()).collect(), gathers, ..Self::default() }
+    pub(super) fn new(ifaces: usize) -> Self {
+        Self { eps: (0..ifaces).map(|_| Vec::new()).collect(), ..Self::default() }
     }
 
     pub(crate) fn add(&mut self, ep: &Rc<Ep>) {
@@ -72,6 +72,18 @@ impl Core {
 
     pub(super) fn eps(&self) -> impl Iterator<Item = &Rc<Ep>> {
         self.eps.iter().flatten().flatten()
+    }
+
+    /// Ends an endpoint, and all that is to be done for it.
+    pub(super) fn fail(&mut self, state: &mut State, error: EpError) {
+        state.fail(error, &mut self.done, &mut self.held);
+    }
+
+    /// Ends what interfaces have let go of since its endpoint has ended.
+    pub(super) fn end_let_go(&mut self) {
+        if !self.held.is_empty() {
+            self.done.extend(self.held.extract_if(.., |sending| !sending.is_held()).map(Sending::into_done));
+        }
     }
 
     /// Whether something waits to be told.
@@ -139,19 +151,17 @@ impl Core {
     pub(crate) fn pump_one(&mut self, ep: &Rc<Ep>, ifaces: &mut [Box<dyn Iface>]) {
         let mut state = ep.state.borrow_mut();
         if state.error.is_none() {
-            let mut out = Outlet { iface: &mut *ifaces[ep.iface], gather: self.gathers[ep.iface].as_ref() };
-            state.pump(ep.id, &mut out, &mut self.done);
+            state.pump(ep.id, &mut *ifaces[ep.iface], &mut self.done);
         }
     }
 
     /// Sends what there is room for.
     pub(super) fn pump(&mut self, ifaces: &mut [Box<dyn Iface>]) {
-        let Self { busy, done, closing, gathers, .. } = self;
+        let Self { busy, done, closing, .. } = self;
         busy.retain(|ep| {
             let mut state = ep.state.borrow_mut();
             if state.error.is_none() {
-                let mut out = Outlet { iface: &mut *ifaces[ep.iface], gather: gathers[ep.iface].as_ref() };
-                state.pump(ep.id, &mut out, done);
+                state.pump(ep.id, &mut *ifaces[ep.iface], done);
             }
             let stays = state.error.is_none() && !state.is_idle();
             ep.is_busy.set(stays);

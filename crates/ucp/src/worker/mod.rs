@@ -18,6 +18,7 @@ use ucs::Status;
 use ucs::mem::MemError;
 use ucs::sync::{Ordering, fence};
 use uct::api::{ComponentId, Gone, Iface, IfaceError, IfaceFlags, LinearCost, Md, MdFlags};
+use uct::registrations::Needs;
 
 use self::core::{Core, Event, Inbox};
 use self::wait::{BELL, Sleeper};
@@ -26,10 +27,9 @@ use crate::config::CONNECT_TIMEOUT;
 use crate::context::ContextInner;
 use crate::ep::fetch::Reach;
 use crate::ep::op::Waits;
-use crate::ep::sending::Gather;
 use crate::ep::state::Ep;
 use crate::ep::{EpError, EpInfo, LaneInfo, LaneUse, WorkerError};
-use crate::proto::{self, Data, TYPICAL};
+use crate::proto::{self, Data, Operand, TYPICAL};
 use crate::request::{Request, Slot};
 use crate::wire::am::Kind;
 use crate::{Context, Features};
@@ -48,8 +48,8 @@ struct Lane {
     /// What a message costs.
     cost: LinearCost,
     max_am: usize,
-    /// Whether its device takes data from where it lies.
-    gathers: bool,
+    /// By what data is registered that its device takes from where it lies; `None`: it does not.
+    gather: Option<Needs>,
 }
 
 /// The memory domain by which the memory of peers is read.
@@ -101,7 +101,7 @@ impl Context {
             return Err(WorkerError::Forked);
         }
         let mut results = self.inner.left_out.clone();
-        let (mut ifaces, mut lanes, mut gathers) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut ifaces, mut lanes) = (Vec::new(), Vec::new());
         for open in &self.inner.mds {
             let component = open.md.attr().component;
             // An address has one entry of each component: of several devices the first that messages go by.
@@ -110,17 +110,14 @@ impl Context {
             }
             match open.md.open_iface() {
                 Ok(Some(iface)) => {
-                    let attr = iface.attr();
+                    let (attr, needs) = (iface.attr(), self.inner.registrations.of(&open.md));
                     lanes.push(Lane {
                         component,
                         name: open.component.name(),
                         cost: attr.am_cost,
                         max_am: attr.max_am,
-                        gathers: attr.flags.contains(IfaceFlags::GATHER),
+                        gather: needs.filter(|_| attr.flags.contains(IfaceFlags::GATHER)),
                     });
-                    let needs = self.inner.registrations.of(&open.md);
-                    let needs = needs.filter(|_| attr.flags.contains(IfaceFlags::GATHER));
-                    gathers.push(needs.map(|needs| Gather { ctx: Arc::clone(&self.inner), needs }));
                     ifaces.push(iface);
                 }
                 Ok(None) => results.push(component, Err("it moves memory, and sends no messages".to_owned())),
@@ -138,7 +135,7 @@ impl Context {
         for (fd, number) in fds.chain([(sleeper.as_fd(), BELL)]) {
             epoll::add(&epoll, fd, EventData::new_u64(number), EventFlags::IN).map_err(sys("epoll_ctl"))?;
         }
-        let core = RefCell::new(Core::new(gathers));
+        let core = RefCell::new(Core::new(ifaces.len()));
         let inner = Rc::new_cyclic(|this| WorkerInner {
             this: Weak::clone(this),
             connect_timeout: self.config().get(&CONNECT_TIMEOUT),
@@ -255,7 +252,7 @@ impl WorkerInner {
             cost_per_byte: per_byte,
         };
         let mut lanes = vec![info(LaneUse::Messages, lane.name, 0, lane.cost)];
-        if lane.gathers
+        if lane.gather.is_some()
             && !self.ctx.is_forked()
             && let Some(from) = proto::registered_from(self.ctx.zcopy_from)
         {
@@ -266,6 +263,12 @@ impl WorkerInner {
             self.is_read(ep, u64::MAX).then(|| info(LaneUse::Data, reader.name, from, reader.cost))
         }));
         EpInfo { transport: lane.name, max_eager: lane.max_am, lanes }
+    }
+
+    /// By what data of so many bytes is registered for an endpoint's device, which takes it from where it lies; `None`: it is copied.
+    pub(crate) fn gather(&self, ep: &Ep, len: usize, imported: bool) -> Option<Needs> {
+        let needs = self.lanes[ep.iface].gather?;
+        (proto::operand(len, imported, self.ctx.zcopy_from) == Operand::Registered).then_some(needs)
     }
 
     #[inline]
@@ -321,6 +324,7 @@ impl WorkerInner {
         for (index, iface) in ifaces.iter_mut().enumerate() {
             found += iface.progress(&mut Inbox { core: &mut core, iface: index });
         }
+        core.end_let_go();
         if !core.busy.is_empty() {
             found += usize::from(core.fetch());
             core.pump(&mut ifaces);
@@ -383,7 +387,7 @@ impl WorkerInner {
             if state.error.is_some() {
                 return;
             }
-            state.fail(error, &mut core.done);
+            core.fail(&mut state, error);
             state.on_error.take()
         };
         tracing::debug!(%error, "an endpoint is of no more use");
@@ -399,7 +403,7 @@ impl WorkerInner {
         let on_error = {
             let mut core = self.core.borrow_mut();
             let mut state = ep.state.borrow_mut();
-            state.fail(EpError::Closed, &mut core.done);
+            core.fail(&mut state, EpError::Closed);
             state.on_error.take()
         };
         // Before the user's code, which may make progress: operands are given back then, and the peer may be reading them.
@@ -413,7 +417,9 @@ impl WorkerInner {
         if let Some(iface) = self.ifaces.borrow_mut().get_mut(ep.iface) {
             iface.disconnect(ep.id);
         }
-        self.core.borrow_mut().remove(ep);
+        let mut core = self.core.borrow_mut();
+        core.remove(ep);
+        core.end_let_go();
     }
 }
 
@@ -452,7 +458,7 @@ impl Drop for Worker {
         let mut callbacks = Vec::new();
         for ep in eps {
             let mut state = ep.state.borrow_mut();
-            state.fail(EpError::Closed, &mut core.done);
+            core.fail(&mut state, EpError::Closed);
             callbacks.extend(state.on_error.take());
             core.remove(&ep);
         }
@@ -460,6 +466,7 @@ impl Drop for Worker {
         drop(core);
         // Before operands are given back: peers may be reading them.
         drop(std::mem::take(&mut *self.inner.ifaces.borrow_mut()));
+        self.inner.core.borrow_mut().end_let_go();
         // These may hold endpoints, which hold the worker.
         let handlers = std::mem::take(&mut *self.inner.handlers.borrow_mut());
         self.inner.tell();

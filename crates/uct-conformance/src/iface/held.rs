@@ -2,13 +2,15 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Instant;
 
 use ucs::mem::Mapping;
 use uct::api::{EpId, Gone, IfaceFlags, MdFlags, SendError};
 use uct::memory::Source;
 use uct::registrations::Held;
 
-use super::{End, Event, Pair, World, each};
+use super::waiting::wakes;
+use super::{End, Event, PATIENCE, Pair, World, each};
 use crate::bench::Bench;
 use crate::fixture::pattern;
 use crate::operands::Operations;
@@ -19,6 +21,7 @@ pub(crate) const CHECKS: &[Check] = list![iface:
     held_bodies_arrive_whole in Once,
     what_is_held_is_let_go in Once,
     what_is_given_up_holds_nothing in Once,
+    letting_go_wakes in Once,
 ];
 
 /// Long enough to be held: no device takes as much while it is posted.
@@ -120,7 +123,7 @@ fn what_is_held_is_let_go(bench: &Bench) {
                 Ok(()) => sent.push(Event::Am(pair.b, number, bytes.clone())),
                 Err(SendError::Full) if sent.len() > 20 => break,
                 // Of what is copied there is less room.
-                Err(SendError::Full) => assert!(world.progress(A) < usize::MAX),
+                Err(SendError::Full) => drop(world.progress(A)),
                 Err(error) => panic!("a good message: {error}"),
             }
         }
@@ -147,7 +150,7 @@ fn what_is_given_up_holds_nothing(bench: &Bench) {
         send_some(world, pair.a, &held);
         assert!(!is_free(&mut held));
         world.disconnect(A, pair.a);
-        assert!(is_free(&mut held), "its endpoint has ended");
+        world.until("it is let go of", |_| is_free(&mut held));
         world.expect(B, pair, &[all(pair), vec![Event::Gone(pair.b, Gone::Closed)]].concat());
         world.disconnect(B, pair.b);
         // Of the other side's end, too.
@@ -162,5 +165,38 @@ fn what_is_given_up_holds_nothing(bench: &Bench) {
         send_some(world, pair.a, &held);
         drop(world.take(A));
         assert!(is_free(&mut held), "its interface is gone");
+    });
+}
+
+/// Who sleeps is woken when what is held has been let go of: of an endpoint that was given up, too.
+fn letting_go_wakes(bench: &Bench) {
+    each(bench, |world| {
+        let Some(hold) = Hold::of(world) else { return };
+        let mut held = hold.hold(pattern(9, LONG));
+        for given_up in [false, true] {
+            for _ in 0..20 {
+                let pair = world.connect();
+                world.settle();
+                send_some(world, pair.a, &held);
+                if given_up {
+                    world.disconnect(A, pair.a);
+                }
+                let end = Instant::now() + PATIENCE;
+                while !is_free(&mut held) {
+                    assert!(Instant::now() < end, "it is not let go of");
+                    let is_armed = world.iface(A).arm();
+                    if is_armed && !is_free(&mut held) {
+                        assert!(wakes(world.iface(A), PATIENCE), "nobody tells that it is let go of");
+                    }
+                    world.progress(A);
+                }
+                world.settle();
+                world.disconnect(A, pair.a);
+                world.disconnect(B, pair.b);
+                world.settle();
+                world.told_of(A, pair.a);
+                world.told_of(B, pair.b);
+            }
+        }
     });
 }

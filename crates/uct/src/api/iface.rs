@@ -194,8 +194,8 @@ pub trait Iface: Send + fmt::Debug {
     fn am(&mut self, ep: EpId, tag: u32, head: [&[u8]; 2], body: &Local<'_>) -> Result<(), SendError>;
 
     /// Sends a message whose body is `part` of `body`, what of it lies within. With [`IfaceFlags::GATHER`] a device reads that where it lies: the interface
-    /// has `body` until it has, which [`Iface::progress`] finds, and no longer than until [`Iface::disconnect`] has returned. Without, it is
-    /// copied.
+    /// has `body` until it has, which [`Iface::progress`] finds: of an endpoint that was disconnected, too. It is dropped without one. Without that flag, it
+    /// is copied.
     ///
     /// # Errors
     /// [`SendError`]; nothing is sent then.

@@ -49,9 +49,13 @@ impl Registrations {
             let src = source.local();
             src.check()?;
             let (address, len) = (here(src.address())?, src.len());
+            if len == 0 {
+                return Err(RegisterError::BadRange { address, len });
+            }
             let by = match src.whole().and_then(|mem| self.kept(mem, len)) {
                 Some(_) => By::Kept,
-                None => By::Cached(self.get(address, len, Access::Read)?),
+                // Without waiting for a limit: what goes on without may be as good.
+                None => By::Cached(self.get_now(address, len, Access::Read)?),
             };
             (address, len, by)
         };

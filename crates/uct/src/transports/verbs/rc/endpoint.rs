@@ -11,8 +11,8 @@ use ucs::mem::shared::BoundsError;
 use ucs::time::Deadline;
 
 use super::credits::{Credits, Excess};
-use super::queue::{Completed, MAX_HEAD, MAX_INLINE, Queue, RECEIVES, Received, SEGMENT};
-use super::sends::{Request, Sends, What};
+use super::queue::{Completed, Gathered, MAX_HEAD, MAX_INLINE, Queue, RECEIVES, Received, SEGMENT};
+use super::sends::{Request, SENDS, Sends, What};
 use super::wire::{HEADER_LEN, Header, Kind};
 use crate::api::{EpId, Gone, NewEp, Payload, SendError, Sink};
 use crate::export::PeerState;
@@ -26,8 +26,8 @@ use crate::transports::verbs::device::Device;
 pub(super) const MAX_AM: usize = SEGMENT - HEADER_LEN;
 /// Longer than a device tries to have a request acknowledged.
 pub(super) const DEVICE_TRIES: Duration = Duration::from_secs(10);
-/// Completions that are looked at at once.
-const AT_ONCE: usize = 4 * BATCH;
+/// Completions that are looked at at once: as many as there can be, for those of receives may lie behind those of sends.
+const AT_ONCE: usize = RECEIVES as usize + SENDS as usize;
 
 /// Who has connected, until its greeting has come: it is not told of before.
 #[derive(Debug)]
@@ -107,7 +107,8 @@ impl Endpoint {
             match completed {
                 Completed::Send(number) => {
                     self.sends.completed(number);
-                    self.has_let_go |= self.queue.let_go(&self.sends);
+                    // What has failed may be in use until it is destroyed, whatever is told of it.
+                    self.has_let_go |= self.failure.is_none() && self.queue.let_go(&self.sends);
                 }
                 Completed::Receive(one) => self.received.push_back(one),
                 Completed::TooLong => self.fail(Gone::Corrupt),
@@ -347,10 +348,11 @@ impl Endpoint {
         part: Range<usize>,
     ) -> Result<(), SendError> {
         let before = HEADER_LEN + head.len();
-        let is_short = before + part.len() <= self.queue.inline();
-        if is_short || before > MAX_HEAD || Queue::gathered(&self.device, body, &part).is_none() {
+        let is_short = before.saturating_add(part.len()) <= self.queue.inline();
+        let gathered = Gathered::find(&self.device, body, &part).filter(|_| !is_short && before <= MAX_HEAD);
+        let Some(gathered) = gathered else {
             return self.am(tag, [head, &[]], &body.local().range(part));
-        }
+        };
         if head.len() + part.len() > MAX_AM {
             return Err(SendError::TooLong);
         }
@@ -365,21 +367,13 @@ impl Endpoint {
         to.copy_from_slice(&header);
         rest.iter_mut().zip(head).for_each(|(to, from)| *to = *from);
         let head = bytes.get(..before).unwrap_or_default();
-        let posted = self.queue.send_gathered(&self.device, head, (body, &part), request.number);
+        let posted = self.queue.send_gathered(head, &gathered, request.number);
         self.sent(request, posted)
     }
 
-    /// Waits until the device reads from nothing that is another's; `false`: it may still do so, until this is dropped.
-    pub(super) fn lets_go(&mut self, deadline: &Deadline) -> bool {
-        while self.queue.holds() {
-            if self.reap() == 0 {
-                if self.failure.is_some() || deadline.left().is_none() {
-                    return false;
-                }
-                thread::yield_now();
-            }
-        }
-        true
+    /// Whether the device may be reading what is not the endpoint's own.
+    fn holds(&self) -> bool {
+        self.queue.holds()
     }
 
     fn has_room(&self) -> bool {
@@ -426,14 +420,20 @@ pub(super) struct Leaving {
 
 impl Leaving {
     pub(super) fn new(mut ep: Endpoint, deadline: Deadline) -> Self {
-        (ep.wanted, ep.has_let_go) = (false, false); // nobody sends by it any more
+        ep.wanted = false; // nobody sends by it any more
         Self { ep, is_told: false, deadline }
+    }
+
+    /// Whether its device may be reading what is not its own.
+    pub(super) fn holds(&self) -> bool {
+        self.ep.holds()
     }
 
     /// Goes on; answers whether it is at its end.
     pub(super) fn is_done(&mut self) -> bool {
         let is_gone = self.ep.life.is_gone();
         self.ep.reap();
+        self.ep.has_let_go = false; // see `holds`
         if !self.is_told {
             match self.ep.control(Kind::End) {
                 Ok(()) => self.is_told = true,

@@ -44,9 +44,6 @@ use crate::transports::verbs::sys::Channel;
 const KINDS: std::ops::RangeInclusive<u16> = 0x1000..=0x1fff;
 /// How long an endpoint that is given up is kept for what it has sent to arrive.
 const LINGER: Duration = DEVICE_TRIES;
-/// How long an endpoint that is given up is waited for while its device reads what is the user's: longer than all that may be on its way takes,
-/// by a network that deserves the name.
-const LETS_GO: Duration = Duration::from_secs(1);
 /// How long a dropped interface waits for that.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
@@ -66,6 +63,8 @@ pub(in crate::transports::verbs) struct RcIface {
     lives: HashMap<([u8; 16], [u8; 8]), Weak<Life>>,
     channel: Arc<Channel>,
     epoll: OwnedFd,
+    /// An endpoint that was given up has let go of what it held, since progress was made.
+    has_let_go: bool,
     /// It was armed, and has not looked since.
     is_armed: bool,
     generation: Generation,
@@ -124,6 +123,7 @@ impl RcIface {
             lives: HashMap::new(),
             channel,
             epoll,
+            has_let_go: false,
             is_armed: false,
             generation: fork::generation(),
         })
@@ -131,7 +131,12 @@ impl RcIface {
 
     /// Goes on with endpoints that were given up.
     fn tend(&mut self) {
-        self.leaving.retain_mut(|(leaving, _)| !leaving.is_done());
+        self.leaving.retain_mut(|(leaving, _)| {
+            let held = leaving.holds();
+            let is_done = leaving.is_done();
+            self.has_let_go |= held && (is_done || !leaving.holds());
+            !is_done
+        });
     }
 
     /// Asks the interface at `address` for a queue pair. A connection of its own is called on, so nobody else minds when that fails; which
@@ -264,10 +269,8 @@ impl Iface for RcIface {
 
     fn disconnect(&mut self, ep: EpId) {
         self.tend();
-        if let Some((mut ep, life)) = self.eps.remove(ep)
+        if let Some((ep, life)) = self.eps.remove(ep)
             && !ep.is_over
-            // Otherwise it ends here, and the peer notices when it sends.
-            && ep.lets_go(&Deadline::after(LETS_GO))
         {
             let mut leaving = Leaving::new(ep, Deadline::after(LINGER));
             if !leaving.is_done() {
@@ -309,6 +312,7 @@ impl Iface for RcIface {
         if !self.leaving.is_empty() {
             self.tend();
         }
+        self.has_let_go = false; // who wants to know looks now
         let mut told = 0;
         let mut strangers = Vec::new();
         self.eps.each(|id, (ep, _)| {
@@ -343,11 +347,13 @@ impl Iface for RcIface {
         let mut idle = true;
         self.eps.each(|_, (ep, _)| idle &= ep.is_over || ep.may_sleep());
         self.leaving.retain_mut(|(leaving, _)| {
+            let held = leaving.holds();
             let sleeps = leaving.may_sleep();
             idle &= sleeps.unwrap_or(true);
+            self.has_let_go |= held && (sleeps.is_none() || !leaving.holds());
             sleeps.is_some()
         });
-        let idle = idle && !self.entrance.has_news();
+        let idle = idle && !self.has_let_go && !self.entrance.has_news();
         if !idle {
             self.disarm();
         }

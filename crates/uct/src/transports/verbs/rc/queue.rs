@@ -4,7 +4,8 @@
 //! Receives and sends name ranges of the memory that [`Buffers`] owns, and a send may name one of a [`Held`] source, which is kept here until
 //! it has completed, or the queue pair is destroyed; nothing else. Buffers are memory of this process that no reference is made
 //! to: it is read and written as memory that others change meanwhile. A queue pair is dropped before its registration, and that before
-//! the memory; where the queue pair cannot be destroyed, the library's objects stay, and the pages with them.
+//! the memory; where the queue pair cannot be destroyed, the library's objects stay, and the pages of buffers with them. A source is given back then
+//! as ever: what the device might still do is send its later bytes to the peer.
 
 #![allow(unsafe_code)]
 
@@ -41,8 +42,7 @@ pub(super) const RECEIVES: u16 = MESSAGES + RESERVE;
 /// Bytes that a device is asked to take while a request is posted; a device that takes fewer is asked for fewer.
 const INLINE: [u32; 4] = [256, 128, 64, 0];
 /// Bytes of what goes before a body that the device takes from where it lies.
-pub(super) const MAX_HEAD: usize = HEAD as usize;
-const HEAD: u32 = 64;
+pub(super) const MAX_HEAD: usize = 64;
 /// What tells a receive's number from that of a send.
 const IS_RECEIVE: u64 = 1 << 63;
 
@@ -179,6 +179,27 @@ fn post_receive(qp: &Qp, buffers: &Buffers, buffer: u32) -> Result<(), Errno> {
     unsafe { qp.post_receive(sge, IS_RECEIVE | u64::from(buffer)) }
 }
 
+/// A part of a source, where a device finds it.
+pub(super) struct Gathered<'a> {
+    body: &'a Arc<Held>,
+    sge: ibv_sge,
+}
+
+impl<'a> Gathered<'a> {
+    /// `None`: not all of it is there, and registered with this device, which takes two places a request; or it is longer than a message.
+    pub(super) fn find(device: &Device, body: &'a Arc<Held>, part: &Range<usize>) -> Option<Self> {
+        let local = body.local();
+        let memh: &VerbsMemh = local.memh()?;
+        let is_there = part.start < part.end && part.end <= local.len() && part.len() <= SEGMENT;
+        if !device.gathers || !memh.0.is_of(&device.pd) || !is_there {
+            return None;
+        }
+        let length = u32::try_from(part.len()).ok()?;
+        let addr = (local.address()? + part.start) as u64;
+        Some(Self { body, sge: ibv_sge { addr, length, lkey: memh.0.lkey() } })
+    }
+}
+
 /// A connected queue pair.
 #[derive(Debug)]
 pub(super) struct Queue {
@@ -232,42 +253,24 @@ impl Queue {
         unsafe { self.qp.post(sge, Self::request(number, tells)) }
     }
 
-    /// Where a part of `body` lies for this device, if all of it is there, and registered with it. It is no longer than a message.
-    pub(super) fn gathered(device: &Device, body: &Held, part: &Range<usize>) -> Option<ibv_sge> {
-        let local = body.local();
-        let memh: &VerbsMemh = local.memh()?;
-        let is_there = part.start < part.end && part.end <= local.len() && part.len() <= SEGMENT;
-        if !device.gathers || !memh.0.is_of(&device.pd) || !is_there {
-            return None;
-        }
-        let length = u32::try_from(part.len()).ok()?;
-        Some(ibv_sge { addr: (local.address()? + part.start) as u64, length, lkey: memh.0.lkey() })
-    }
-
-    /// Sends `head`, [`MAX_HEAD`] bytes at most, and then the part of `body` that [`Queue::gathered`] has found; it tells of its completion.
+    /// Sends `head`, [`MAX_HEAD`] bytes at most, and then what was found; it tells of its completion. After an error nothing more is to be posted.
     #[inline]
     pub(super) fn send_gathered(
         &mut self,
-        device: &Device,
         head: &[u8],
-        (body, part): (&Arc<Held>, &Range<usize>),
+        what: &Gathered<'_>,
         number: u32,
     ) -> Result<(), Errno> {
-        let sge = Self::gathered(device, body, part).ok_or(Errno::INVAL)?;
         let length = u32::try_from(head.len()).ok().filter(|_| head.len() <= MAX_HEAD).ok_or(Errno::INVAL)?;
         // No other request on its way has that one: there are more heads than requests.
         let begin = HEADS + (number % SLOTS) as usize * MAX_HEAD;
         self.buffers.map().bytes().write(begin as u64, head).map_err(|_| Errno::INVAL)?;
-        let list = [self.buffers.at(begin, length), sge];
-        // Before it is posted: the device may read from then on.
-        self.held.push_back((number, Arc::clone(body)));
+        let list = [self.buffers.at(begin, length), what.sge];
+        // Before it is posted, and whatever comes of that: the device may read from then on.
+        self.held.push_back((number, Arc::clone(what.body)));
         // SAFETY: a head of `self.buffers`, as in `send`; registered memory of `body`, which is kept until this request has completed, or
         // longer than the queue pair (module rule).
-        let posted = unsafe { self.qp.post_list(list, Self::request(number, true)) };
-        if posted.is_err() {
-            self.held.pop_back();
-        }
-        posted
+        unsafe { self.qp.post_list(list, Self::request(number, true)) }
     }
 
     /// Lets go of what no request on its way reads from; answers whether there was any.

@@ -8,18 +8,23 @@ use std::time::{Duration, Instant};
 
 use rdma_core_sys::{ibv_access_flags as Access, ibv_wr_opcode as Opcode};
 use ucs::Status;
+use ucs::rcache::Options;
 use ucs::time::Deadline;
 
 use super::RcIface;
 use super::queue::{Completed, MESSAGES, Opening, Queue, RECEIVES};
 use super::wire::{Address, Call, HEADER_LEN, Header, Kind, Reply};
-use crate::api::{EpId, Gone, Iface, MdParams, NewEp, Payload, SendError, Sink};
+use crate::api::{EpId, Gone, Iface, Md, MdParams, NewEp, Payload, SendError, Sink};
 use crate::config::MAX_CONNECTIONS;
 use crate::export::Token;
 use crate::memory::{Local, LocalMem, Rights};
+use crate::registrations::Registrations;
 use crate::service::{NetCall, NetError, NetLink};
+use crate::transports::this_boot;
 use crate::transports::verbs::contexts::params;
 use crate::transports::verbs::device::Device;
+use crate::transports::verbs::md::VerbsMd;
+use crate::transports::verbs::odp::Unproven;
 use crate::transports::verbs::sys::{Channel, Mr};
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -277,6 +282,46 @@ fn what_is_no_message_reaches_no_memory() {
     let mut bytes = [0; 4096];
     mem.read(0, &mut bytes).unwrap();
     assert!(bytes == [7; 4096], "it was written");
+}
+
+/// It lies behind the completions of all that was sent to it.
+#[test]
+fn the_last_message_of_a_process_is_told_before_its_end() {
+    let mut side = Side::open();
+    let stranger = Side::open();
+    let mut raw = Raw::greeted(&stranger, &side.address());
+    side.until("the greeting", |told| told.arrived.len() == 1);
+    let ep = side.told.arrived[0];
+    let (boot, tried) = (this_boot().unwrap(), Err(Unproven::SwitchedOff));
+    let md = VerbsMd::of_device(boot, Arc::clone(&side.device), &tried, &side.params).unwrap();
+    let md: Arc<dyn Md> = Arc::new(md);
+    let registrations = Registrations::new([&md], Options::default());
+    let needs = registrations.of(&md).unwrap();
+    let held = Arc::new(registrations.hold(needs, Arc::new(vec![7_u8; 4096])).unwrap());
+    for _ in 0..100 {
+        side.iface.am_held(ep, 1, &[], &held, 0..4096).unwrap();
+    }
+    assert_eq!(Arc::strong_count(&held), 101, "each tells of its completion");
+    let mut received = 0;
+    let begin = Instant::now();
+    while received < 100 {
+        assert!(begin.elapsed() < PATIENCE, "{received} have come");
+        received += usize::from(matches!(raw.queue.poll(&stranger.device), Some(Completed::Receive(_))));
+    }
+    raw.send(&header(Kind::Message(9), 0));
+    let is_sent = |raw: &Raw| matches!(raw.queue.poll(&stranger.device), Some(Completed::Send(1)));
+    while !is_sent(&raw) {
+        assert!(begin.elapsed() < PATIENCE, "it is not acknowledged");
+    }
+    drop(raw);
+    thread::sleep(Duration::from_millis(500)); // its connection has ended by then
+    side.until("its end", |told| !told.gone.is_empty());
+    assert_eq!(
+        (&side.told.messages[..], &side.told.gone[..]),
+        (&[(ep, 9, 0)][..], &[(ep, Gone::Closed)][..])
+    );
+    side.iface.disconnect(ep);
+    assert_eq!(Arc::strong_count(&held), 1);
 }
 
 /// Its queue pair is gone and its process is not: the device says it, once it has tried for some seconds.
