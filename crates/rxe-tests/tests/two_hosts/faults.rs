@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rxe_tests::guest::{Unplugged, devices_are_for_all};
 use rxe_tests::{Host, Hosts, hosts, port_of};
 use testkit::{Child, Role, role, skip};
-use ucp::{Context, Endpoint, Features, Request};
+use ucp::{CloseMode, Context, Endpoint, Features, Request};
 
 use crate::PATIENCE;
 
@@ -18,6 +18,9 @@ const BOUND: Duration = Duration::from_secs(60);
 const FLOOD: u32 = 5000;
 const LEN: usize = 4000;
 
+/// Long data: far more than a worker may pin that is poor, and seconds' worth.
+const LONG: usize = 24 << 20;
+
 /// What a worker is asked for. It answers with words, or with its address.
 #[derive(Clone, Debug)]
 enum Ask {
@@ -26,6 +29,12 @@ enum Ask {
     Connect(Vec<u8>),
     /// Begin to send [`FLOOD`] messages by the last endpoint.
     Flood,
+    /// Begin to send [`LONG`] bytes by the last endpoint.
+    Long,
+    /// Close the last endpoint, whatever is on its way.
+    Abandon,
+    /// How many registrations were made, and whether each was asked for.
+    Registered,
     /// Wait for all sends that have begun: how many have ended well, how many have not, and what the first of these says.
     Settle,
     /// Send one message with this tag by the endpoint of this number.
@@ -42,6 +51,9 @@ impl Ask {
             Self::Address => vec![0],
             Self::Connect(address) => [&[1], address.as_slice()].concat(),
             Self::Flood => vec![2],
+            Self::Long => vec![7],
+            Self::Abandon => vec![8],
+            Self::Registered => vec![9],
             Self::Settle => vec![3],
             Self::Send(ep, tag) => vec![4, *ep, *tag],
             Self::Hear(tag, count) => [&[5, *tag], &count.to_ne_bytes()[..]].concat(),
@@ -54,6 +66,9 @@ impl Ask {
             [0] => Self::Address,
             [1, address @ ..] => Self::Connect(address.to_vec()),
             [2] => Self::Flood,
+            [7] => Self::Long,
+            [8] => Self::Abandon,
+            [9] => Self::Registered,
             [3] => Self::Settle,
             [4, ep, tag] => Self::Send(*ep, *tag),
             [5, tag, count @ ..] => Self::Hear(*tag, u32::from_ne_bytes(count.try_into().unwrap())),
@@ -65,6 +80,9 @@ impl Ask {
 
 /// The tag of what a flood sends.
 const OF_THE_FLOOD: u8 = 0;
+/// Those of an announcement of long data, and of its end.
+const ANNOUNCED: u8 = 100;
+const ALL_THERE: u8 = 101;
 const MESSAGE: u16 = 1;
 
 /// A worker that does as it is told.
@@ -76,12 +94,26 @@ pub(crate) fn told_worker() {
     let worker = ctx.worker().unwrap();
     let came: Rc<RefCell<HashMap<u8, u32>>> = Rc::default();
     let count = Rc::clone(&came);
+    let coming: Rc<RefCell<Vec<Request<Vec<u8>>>>> = Rc::default();
+    let long = Rc::clone(&coming);
     worker
-        .am_handler(MESSAGE, move |message| *count.borrow_mut().entry(message.header()[0]).or_default() += 1)
+        .am_handler(MESSAGE, move |message| {
+            *count.borrow_mut().entry(message.header()[0]).or_default() += 1;
+            if message.is_rendezvous() {
+                long.borrow_mut().push(message.recv_data(vec![0; LONG]));
+            }
+        })
         .unwrap();
     let hears = |tag, count| {
         let begin = Instant::now();
-        let have = || came.borrow().get(&tag).copied().unwrap_or_default();
+        let have = || {
+            let ended = coming.borrow_mut().extract_if(.., |request| request.is_ended()).collect::<Vec<_>>();
+            let whole = |request: Request<Vec<u8>>| matches!(request.into_result(), Ok(Ok(data)) if data == vec![1; LONG]);
+            let whole = ended.into_iter().map(whole).filter(|whole| *whole).count();
+            let mut came = came.borrow_mut();
+            *came.entry(ALL_THERE).or_default() += u32::try_from(whole).unwrap();
+            came.get(&tag).copied().unwrap_or_default()
+        };
         while have() < count && begin.elapsed() < PATIENCE {
             worker.wait_any(Duration::from_secs(1)).unwrap();
         }
@@ -107,11 +139,23 @@ pub(crate) fn told_worker() {
                 sends.extend((0..FLOOD).map(|_| ep.am_send(MESSAGE, &[OF_THE_FLOOD], vec![1; LEN])));
                 "begun".to_owned()
             }
+            Ask::Long => {
+                sends.push(eps.last().unwrap().am_send(MESSAGE, &[ANNOUNCED], vec![1; LONG]));
+                "begun".to_owned()
+            }
+            Ask::Abandon => {
+                let closed = eps.pop().unwrap().close(CloseMode::Force);
+                closed.into_result().unwrap().map_or_else(|error| error.to_string(), |()| "closed".to_owned())
+            }
+            Ask::Registered => {
+                let stats = ctx.rcache_stats();
+                format!("{} of {}", stats.misses, stats.gets)
+            }
             Ask::Settle => {
                 let (mut good, mut words) = (0, Vec::new());
                 for request in sends.drain(..) {
                     match worker.wait(request, PATIENCE) {
-                        Ok(data) => good += usize::from(data.len() == LEN),
+                        Ok(data) => good += usize::from([LEN, LONG].contains(&data.len())),
                         Err(error) => words.push(format!("{}: {error}: {}", error.status(), error.remedy())),
                     }
                 }
@@ -212,6 +256,43 @@ fn goes_down(hear: &Ask) {
     expect(&mut a, &Ask::Send(1, 7), "sent");
     expect(&mut b, &Ask::Hear(7, 1), "heard");
     assert_ne!(ask(&mut a, &Ask::Send(0, 8)), "sent", "what has failed stays so");
+}
+
+/// What the device reads meanwhile is given back when it has given up, and not before.
+pub(crate) fn long_data_that_is_given_up_while_the_port_is_down_comes_back() {
+    let (mut b, mut a) = (told(Host::B).start(), told(Host::A).start());
+    let address = b.request(&Ask::Address.frame());
+    expect(&mut a, &Ask::Connect(address.clone()), "connected");
+    expect(&mut a, &Ask::Long, "begun");
+    expect(&mut a, &Ask::Drink(0), "heard"); // it goes on meanwhile
+    expect(&mut b, &Ask::Hear(ANNOUNCED, 1), "heard");
+    let unplugged = Unplugged::now();
+    expect(&mut a, &Ask::Registered, "1 of 1");
+    expect(&mut a, &Ask::Abandon, "closed");
+    let begin = Instant::now();
+    a.send(&Ask::Settle.frame());
+    let answer = String::from_utf8(a.try_recv(BOUND).unwrap()).unwrap();
+    crate::report(&format!("{answer}, after {:?}", begin.elapsed()));
+    assert!(answer.starts_with("0 1 "), "{answer}");
+    drop(unplugged);
+    soon("a way", || ask(&mut a, &Ask::Connect(address.clone())) == "connected");
+    expect(&mut a, &Ask::Long, "begun");
+    a.send(&Ask::Settle.frame());
+    expect(&mut b, &Ask::Hear(ALL_THERE, 1), "heard");
+    assert_eq!(a.recv(), b"1 0 ");
+}
+
+/// Long data that may not be pinned is copied, and comes all the same.
+pub(crate) fn long_data_of_who_may_not_pin_it_is_copied() {
+    let mut b = told(Host::B).start();
+    let mut a = poor(Host::A, 2 << 20);
+    let address = b.request(&Ask::Address.frame());
+    expect(&mut a, &Ask::Connect(address), "connected");
+    expect(&mut a, &Ask::Long, "begun");
+    a.send(&Ask::Settle.frame());
+    expect(&mut b, &Ask::Hear(ALL_THERE, 1), "heard");
+    assert_eq!(a.recv(), b"1 0 ");
+    expect(&mut a, &Ask::Registered, "0 of 1");
 }
 
 pub(crate) fn who_may_not_pin_an_endpoint_is_told_of_the_limit() {

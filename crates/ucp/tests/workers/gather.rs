@@ -95,3 +95,24 @@ fn operands_come_back_from_an_endpoint_that_is_closed_meanwhile() {
         assert_eq!(lost.unwrap_err().status(), Status::ConnectionReset, "round {round}");
     }
 }
+
+/// Who closes without force waits until the device has read all of it.
+#[test]
+fn an_endpoint_closed_with_care_sends_all_of_it() {
+    let pair = Pair::new(BETWEEN);
+    let seen = keep(pair.b());
+    let data = pattern(LONG, 3);
+    let sent: Vec<_> = (0..3).map(|_| pair.ep.am_send(1, b"", data.clone())).collect();
+    pair.until("announcements", || seen.borrow().len() == 3);
+    let taken: Vec<_> = seen.borrow_mut().drain(..).map(|message| message.recv_data(vec![0; LONG])).collect();
+    let closed = pair.ep.clone().close(CloseMode::Flush);
+    pair.until("the end", || closed.is_ended());
+    assert!(closed.into_result().unwrap().is_ok());
+    for sent in sent {
+        // What it waited for has ended, and is told of before.
+        assert!(sent.into_result().unwrap().unwrap() == data);
+    }
+    for taken in taken {
+        assert!(pair.b().wait(taken, PATIENCE).unwrap() == data);
+    }
+}
