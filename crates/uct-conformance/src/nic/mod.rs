@@ -191,7 +191,7 @@ impl Nic {
     pub fn with_limit(slots: u16, limit: usize) -> Result<Self, Unavailable> {
         let slots = slots.clamp(1, Self::MAX_SLOTS);
         let ring = Ring::new(slots)?;
-        let pipe = Pipe::new().map_err(|errno| error::unavailable("pipe2", &errno.into()))?;
+        let pipe = Pipe::passing().map_err(|errno| error::unavailable("pipe2", &errno.into()))?;
         let inner = Inner {
             ring,
             pipe,
