@@ -391,7 +391,7 @@ impl Monitor {
     }
 
     /// Whether what is mapped at an address is asked for by `PROCMAP_QUERY` (Linux 6.11); if not, it is looked for in the text of
-    /// `/proc/self/maps`, which takes longer the more mappings there are.
+    /// `/proc/self/maps`, which takes longer the more mappings there are below it.
     #[must_use]
     pub fn queries_mappings(&self) -> bool {
         self.maps().fd().is_some()
