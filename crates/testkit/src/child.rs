@@ -15,19 +15,20 @@ use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 
 use crate::frame::{self, Drained};
-use crate::harness::skip;
+use crate::harness::{self, skip};
 use crate::{role, seed, sys, watchdog};
 
 /// How long a [`Child`] is waited for unless [`Role::deadline`] says otherwise.
 const DEADLINE: Duration = Duration::from_secs(20);
 
 /// Variables a role gets although nobody passed them: what finding programs, backtraces, coverage and sanitizers need.
-const KEPT: [&str; 5] = ["PATH", "RUST_BACKTRACE", "LLVM_PROFILE_FILE", "TSAN_OPTIONS", "ASAN_OPTIONS"];
+const KEPT: [&str; 6] =
+    ["PATH", "RUST_BACKTRACE", "RUCX_TEST_SCALE", "LLVM_PROFILE_FILE", "TSAN_OPTIONS", "ASAN_OPTIONS"];
 
 /// A role about to be started: this binary, run again as a process of its own.
 ///
-/// The process gets the variables passed (and `PATH`, `RUST_BACKTRACE`, `LLVM_PROFILE_FILE`, `TSAN_OPTIONS`, `ASAN_OPTIONS`,
-/// `RUCX_SEED`), no descriptor beyond 0, 1 and 2, and SIGKILL when the **thread** that started it ends.
+/// The process gets the variables passed (and `PATH`, `RUST_BACKTRACE`, `RUCX_TEST_SCALE`, `LLVM_PROFILE_FILE`, `TSAN_OPTIONS`,
+/// `ASAN_OPTIONS`, `RUCX_SEED`), no descriptor beyond 0, 1 and 2, and SIGKILL when the **thread** that started it ends.
 #[derive(Clone, Debug)]
 pub struct Role {
     name: String,
@@ -344,6 +345,7 @@ impl Child {
                         signal.map_or_else(|| Exit::Code(status.exit_status().unwrap_or(-1)), Exit::Signal);
                     watchdog::child_ended(self.pid);
                     frame::drain(&self.stderr, &mut self.stderr_text);
+                    harness::note_rounds(&self.name, &String::from_utf8_lossy(&self.stderr_text));
                     self.exit = Some(exit);
                     return self.exit;
                 }

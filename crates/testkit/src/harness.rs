@@ -116,6 +116,13 @@ fn is_listed(test: &str, list: &str) -> bool {
 }
 
 static SKIPS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+static ROUNDS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// Has it said that a role has made fewer rounds, if it has said so itself.
+pub(crate) fn note_rounds(role: &str, stderr: &str) {
+    let fewer = stderr.lines().filter_map(|line| line.strip_prefix(role::ROUNDS));
+    ROUNDS.lock().extend(fewer.map(|rounds| format!("{role}: {rounds} rounds")));
+}
 
 thread_local! {
     static SKIPPING: Cell<bool> = const { Cell::new(false) };
@@ -173,7 +180,7 @@ pub fn main(roles: &[(&str, RoleFn)], tests: Vec<Test>) -> ExitCode {
 pub fn run(args: impl IntoIterator<Item = impl Into<OsString> + Clone>, tests: Vec<Test>) -> ExitCode {
     let arguments = Arguments::from_iter(args);
     let conclusion = libtest_mimic::run(&arguments, tests.into_iter().map(Test::into_trial).collect());
-    for line in SKIPS.lock().iter() {
+    for line in ROUNDS.lock().iter().chain(SKIPS.lock().iter()) {
         println!("{line}");
     }
     conclusion.exit_code()

@@ -12,8 +12,8 @@ use rustix::event::PollFlags;
 use rustix::io::Errno;
 use std::os::fd::AsFd as _;
 
-use crate::frame;
 use crate::harness::{RoleFn, Skipped};
+use crate::{frame, watchdog};
 
 /// The first argument of a test binary that is started as a role.
 pub(crate) const FLAG: &str = "--rucx-role";
@@ -104,6 +104,20 @@ pub fn try_recv() -> Option<Vec<u8>> {
         }
     }
 }
+
+/// How many rounds a role makes here of so many: fewer where everything takes longer ([`watchdog::scale`]), which is said after the results.
+#[must_use]
+pub fn rounds(all: usize) -> usize {
+    let scale = usize::try_from(watchdog::scale()).unwrap_or(usize::MAX);
+    let some = (all / scale).max(1);
+    if some < all {
+        eprintln!("{ROUNDS}{some} of {all}");
+    }
+    some
+}
+
+/// The begin of a line on stderr by which a role says that.
+pub(crate) const ROUNDS: &str = "rounds: ";
 
 /// Runs the role named on the command line, if this process was started as one, and exits.
 pub(crate) fn run_if_started(roles: &[(&str, RoleFn)]) {

@@ -13,10 +13,12 @@ static ALLOC: CountingAlloc = CountingAlloc;
 
 fn main() -> ExitCode {
     testkit::main! {
-        roles: [echo, answers_environment, panics, hangs, writes_too_far, writes_before, holds_to_limit, drops_root, talks, skipper],
+        roles: [echo, answers_environment, panics, hangs, writes_too_far, writes_before, holds_to_limit, drops_root, talks,
+            counts_rounds, skipper],
         tests: [
             frames_go_both_ways, a_killed_role, a_stopped_role, a_panicking_role, a_role_that_says_nothing, a_dropped_role,
-            closing_ends_a_role, printing_does_not_disturb_frames, nothing_is_inherited, a_role_dies_with_its_thread,
+            closing_ends_a_role, printing_does_not_disturb_frames, rounds_are_fewer_where_everything_takes_longer,
+            nothing_is_inherited, a_role_dies_with_its_thread,
             the_watchdog_reports_kills_and_aborts, guards_fault_behind, guards_fault_before, guards_leave_the_bytes_alone,
             canaries, allocations, other_threads_do_not_count, limits_are_put_back, root_is_dropped_for_good,
             a_new_network_namespace, the_network_namespace_of_another, a_new_pid_namespace, a_new_user_namespace, another_user,
@@ -125,6 +127,21 @@ fn printing_does_not_disturb_frames() {
     child.expect_exit(0);
     assert!(child.stderr().starts_with("to stdout\nfrom a child\n"));
     assert!(child.stderr().len() > 4 << 20);
+}
+
+fn counts_rounds() {
+    role::send(role::rounds(100).to_string().as_bytes());
+}
+
+fn rounds_are_fewer_where_everything_takes_longer() {
+    for (scale, rounds, said) in
+        [("1", "100", ""), ("10", "10", "rounds: 10 of 100\n"), ("1000", "1", "rounds: 1 of 100\n")]
+    {
+        let mut child = Role::new("counts_rounds").env("RUCX_TEST_SCALE", scale).start();
+        assert_eq!(String::from_utf8(child.recv()).unwrap(), rounds);
+        child.expect_exit(0);
+        assert_eq!(child.stderr(), said);
+    }
 }
 
 fn answers_environment() {

@@ -99,7 +99,9 @@ pub(crate) fn run(machine: &Machine<'_>, secs: u64, log: &Path) -> Result<Ended,
 
 /// The tests' lines, and those of the guest's first program.
 fn is_worth_showing(line: &str) -> bool {
-    ["test ", "SKIP ", "rxe: "].iter().any(|start| line.starts_with(start)) || line.contains(PANIC)
+    ["test ", "SKIP ", "rxe: "].iter().any(|start| line.starts_with(start))
+        || line.ends_with(" rounds")
+        || line.contains(PANIC)
 }
 
 /// A shell in the guest, on this terminal.

@@ -80,10 +80,6 @@ const SLOW_REMOTE: &[&str] = &[
     "iface::",
 ];
 
-/// Of suites that look at a registration thousands of times.
-const SLOW_CHECKS: &str = "without PROCMAP_QUERY each look at what is mapped reads all of /proc/self/maps, which takes minutes under an emulator — \
-                           --kernel new";
-
 /// The table, in the order of [`Setting`].
 pub(crate) const ROWS: &[Row] = &[
     Row { build: &["-p", "rxe-tests", "--features", "guest", "--test", "device"], ..ROW },
@@ -127,36 +123,8 @@ pub(crate) const ROWS: &[Row] = &[
         skip: &["merging::very_many", "lives::", "takes_long", "not_over_before"],
         ..ROW
     },
-    Row {
-        build: &["-p", "uct-conformance", "--test", "rcache"],
-        only: &["backings::"],
-        skip: &["t23_", "t25_"],
-        not_on_old: Some(
-            "io_uring, by which memory is pinned, takes no memory of files there — --kernel new",
-        ),
-        ..ROW
-    },
-    Row { build: &["-p", "uct-conformance", "--test", "rcache"], only: &["t05_moved"], secs: 180, ..ROW },
-    Row { build: &["-p", "uct-conformance", "--test", "rcache"], only: &["watchers::t34_"], ..ROW },
-    Row {
-        build: &["-p", "uct-conformance", "--test", "rcache"],
-        only: &["remap::"],
-        skip: &["t05_moved"],
-        not_on_old: Some(SLOW_CHECKS),
-        ..ROW
-    },
-    Row {
-        build: &["-p", "uct-conformance", "--test", "rcache"],
-        only: &["churn::t02_"],
-        not_on_old: Some(SLOW_CHECKS),
-        ..ROW
-    },
-    Row {
-        build: &["-p", "uct-conformance", "--test", "rcache"],
-        only: &["forks::"],
-        skip: &["guard"],
-        ..ROW
-    },
+    // All of it: what a kernel has not, its tests say. They make fewer rounds than elsewhere.
+    Row { build: &["-p", "uct-conformance", "--test", "rcache"], secs: 600, ..ROW },
     Row {
         build: &["-p", "uct", "--features", "rxe-tests", "--lib"],
         skip: &[

@@ -7,12 +7,14 @@
 
 #![allow(unsafe_code)]
 
+use std::ops::ControlFlow;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 
+use super::lines;
 use crate::mem::page::page_size;
 
 /// `struct procmap_query` (`include/uapi/linux/fs.h`).
@@ -184,20 +186,31 @@ fn source(name: &[u8], inode: u64, device: (u32, u32)) -> Source {
     }
 }
 
+/// The mapping at `address`, by the text, which is read up to there: its lines are in the order of their addresses. What is mapped elsewhere
+/// meanwhile may be told as it was or as it is; whether `address` is mapped was true at one time of the call.
 fn by_text(address: usize) -> Result<Option<Vma>, Errno> {
-    let text = std::fs::read("/proc/self/maps")
-        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-    Ok(text
-        .split(|byte| *byte == b'\n')
-        .filter_map(parse)
-        .find(|vma| (vma.start..vma.end).contains(&address)))
+    let found = lines::of_file(c"/proc/self/maps", |line| match bounds(line) {
+        Some((start, end)) if address < end => {
+            ControlFlow::Break(if start <= address { parse(line) } else { None })
+        }
+        _ => ControlFlow::Continue(()),
+    })?;
+    Ok(found.flatten())
+}
+
+/// The addresses that a line of the text begins with.
+fn bounds(line: &[u8]) -> Option<(usize, usize)> {
+    let mut numbers = line.split(|byte| *byte == b' ').next()?.split(|byte| *byte == b'-');
+    let mut number = || usize::from_str_radix(std::str::from_utf8(numbers.next()?).ok()?, 16).ok();
+    Some((number()?, number()?))
 }
 
 /// A line: `start-end perms offset major:minor inode   name`.
 fn parse(line: &[u8]) -> Option<Vma> {
     let mut words = line.splitn(6, |byte| *byte == b' ');
     let mut word = || std::str::from_utf8(words.next()?).ok();
-    let (start, end) = word()?.split_once('-')?;
+    let (start, end) = bounds(line)?;
+    let _bounds = word()?;
     let perms = word()?;
     let _offset = word()?;
     let (major, minor) = word()?.split_once(':')?;
@@ -205,8 +218,8 @@ fn parse(line: &[u8]) -> Option<Vma> {
     let name = words.next().unwrap_or_default().trim_ascii_start();
     let device = (u32::from_str_radix(major, 16).ok()?, u32::from_str_radix(minor, 16).ok()?);
     Some(Vma {
-        start: usize::from_str_radix(start, 16).ok()?,
-        end: usize::from_str_radix(end, 16).ok()?,
+        start,
+        end,
         page_size: page_size(),
         shared: perms.ends_with('s'),
         source: source(name, inode, device),
@@ -215,11 +228,26 @@ fn parse(line: &[u8]) -> Option<Vma> {
 
 /// The size of the pages that are mapped at `address`, by the text of `/proc/self/smaps`, which is slow to make.
 pub(super) fn page_size_by_text(address: usize) -> Option<usize> {
-    let text = std::fs::read("/proc/self/smaps").ok()?;
-    let mut lines = text.split(|byte| *byte == b'\n');
-    lines.find(|line| parse(line).is_some_and(|vma| (vma.start..vma.end).contains(&address)))?;
-    let size = lines.find_map(|line| line.strip_prefix(b"KernelPageSize:"))?;
-    let kib: usize = std::str::from_utf8(size).ok()?.trim().strip_suffix(" kB")?.parse().ok()?;
+    let mut is_there = false; // what follows is of that mapping
+    let found = lines::of_file(c"/proc/self/smaps", |line| {
+        if let Some(size) = line.strip_prefix(b"KernelPageSize:").filter(|_| is_there) {
+            return ControlFlow::Break(kib(size));
+        }
+        match parse(line) {
+            Some(vma) if is_there || address < vma.start => ControlFlow::Break(None),
+            Some(vma) => {
+                is_there = address < vma.end;
+                ControlFlow::Continue(())
+            }
+            None => ControlFlow::Continue(()),
+        }
+    });
+    found.ok()??
+}
+
+/// The bytes of a number of `kB`.
+fn kib(text: &[u8]) -> Option<usize> {
+    let kib: usize = std::str::from_utf8(text).ok()?.trim().strip_suffix(" kB")?.parse().ok()?;
     kib.checked_mul(1024)
 }
 
@@ -256,9 +284,14 @@ mod tests {
             assert_eq!(maps.extent(page_size()).unwrap(), None);
             let extent = maps.extent(start(&memory)).unwrap().unwrap();
             assert_eq!((extent.start, extent.end), (at(&memory).start, at(&memory).end));
+            // The last byte of it, and the first behind it.
+            assert_eq!(maps.at(extent.end - 1).unwrap(), Some(at(&memory)));
+            assert_ne!(maps.at(extent.end).unwrap(), Some(at(&memory)));
         }
         assert_eq!(page_size_by_text(start(&memory)), Some(page_size()));
         assert_eq!(page_size_by_text(page_size()), None);
+        assert_eq!(page_size_by_text(usize::MAX), None);
+        assert_eq!(ways[1].at(usize::MAX).unwrap(), None);
     }
 
     #[test]

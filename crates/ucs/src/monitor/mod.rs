@@ -65,7 +65,7 @@
 //! |---|---|
 //! | `uffd/` | the userfaultfd: its ioctls, its events, the handler and its thread |
 //! | `watch.rs` | having memory watched; the exact check |
-//! | `maps.rs` | what is mapped at an address |
+//! | `maps.rs`, `lines.rs` | what is mapped at an address; texts of the kernel's, read as far as needed |
 //! | `pieces.rs` | how many mappings that may cost |
 //! | `sinks.rs`, `windows.rs` | who is told; what is announced |
 //! | `suspects.rs`, `tasks.rs` | pages that may still be about to go; what threads are doing |
@@ -79,6 +79,7 @@ mod counters;
 mod fds;
 #[cfg(all(feature = "hooks", target_arch = "x86_64"))]
 mod hooks;
+mod lines;
 mod maps;
 mod pieces;
 mod process;
@@ -390,7 +391,7 @@ impl Monitor {
     }
 
     /// Whether what is mapped at an address is asked for by `PROCMAP_QUERY` (Linux 6.11); if not, it is looked for in the text of
-    /// `/proc/self/maps`, which takes longer the more mappings there are.
+    /// `/proc/self/maps`, which takes longer the more mappings there are below it.
     #[must_use]
     pub fn queries_mappings(&self) -> bool {
         self.maps().fd().is_some()

@@ -28,8 +28,8 @@
 //! * [`Nic::register`] needs memory that may be written (also when nothing is ever written to it), and **faults in every page** of
 //!   the range, as a verbs MR does. A range is at most [`Nic::MAX_LEN`]; all registrations of a NIC together pin at most what it
 //!   was opened for ([`Nic::DEFAULT_LIMIT`]), so that one mistaken range in a reserved gigabyte does not take the machine's memory.
-//! * Anonymous memory, memfds, System V segments and huge pages can be pinned; so can private mappings of files. Shared mappings of
-//!   files on disks, read-only memory, `PROT_NONE` and `memfd_secret` cannot.
+//! * Anonymous memory, memfds and huge pages can be pinned; since Linux 6.5 System V segments, private mappings of files, and memory of
+//!   several huge mappings as one, too. Shared mappings of files on disks, read-only memory, `PROT_NONE` and `memfd_secret` cannot.
 //! * What all processes of a user have pinned is counted against `RLIMIT_MEMLOCK` (often 8 MiB), unless the process has
 //!   `CAP_IPC_LOCK`. A page of two registrations counts twice.
 //! * [`Nic::deregister`] ends a registration at once for new operations; those in flight keep its pages until they end.
@@ -191,7 +191,7 @@ impl Nic {
     pub fn with_limit(slots: u16, limit: usize) -> Result<Self, Unavailable> {
         let slots = slots.clamp(1, Self::MAX_SLOTS);
         let ring = Ring::new(slots)?;
-        let pipe = Pipe::new().map_err(|errno| error::unavailable("pipe2", &errno.into()))?;
+        let pipe = Pipe::passing().map_err(|errno| error::unavailable("pipe2", &errno.into()))?;
         let inner = Inner {
             ring,
             pipe,

@@ -1,7 +1,8 @@
 //! The ring: a table of fixed buffers, and operations on them that move bytes to and from pipes.
 //!
-//! Why pipes: every kernel can wait for them, and since Linux 6.5 moves their bytes within `io_uring_enter`, where a memfd is
-//! handed to a worker thread. A write of 8 bytes and their `read(2)` took 0.96 µs, a write to a memfd 26 µs.
+//! Why pipes: every kernel can wait for them, and moves their bytes within `io_uring_enter`, where a memfd is handed to a worker thread. A
+//! write of 8 bytes and their `read(2)` took 0.96 µs, a write to a memfd 26 µs. Before Linux 6.5 that is so only of pipes that do not
+//! block (`__io_file_supports_nowait`, `io_uring/io_uring.c`).
 //!
 //! # Safety
 //! A fixed buffer is reached by the pages the kernel has pinned for it; the address in an operation only says where in them. So
@@ -23,7 +24,7 @@ const ENTRIES: u32 = 8;
 /// A pipe has no position.
 const NO_POSITION: u64 = u64::MAX;
 
-/// A pipe. Its ends block: an operation of a ring on an end that does not is never held back.
+/// A pipe.
 #[derive(Debug)]
 pub(super) struct Pipe {
     reader: OwnedFd,
@@ -34,15 +35,20 @@ pub(super) struct Pipe {
 }
 
 impl Pipe {
-    pub(super) fn new() -> Result<Self, Errno> {
-        let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
+    /// One for bytes that are there, or for which there is room: its ends do not block.
+    pub(super) fn passing() -> Result<Self, Errno> {
+        Self::with(PipeFlags::NONBLOCK)
+    }
+
+    fn with(flags: PipeFlags) -> Result<Self, Errno> {
+        let (reader, writer) = pipe_with(PipeFlags::CLOEXEC | flags)?;
         let capacity = fcntl_getpipe_size(&reader)?;
         Ok(Self { reader, writer: Some(writer), capacity })
     }
 
-    /// One that holds at least `len` bytes.
+    /// One that holds at least `len` bytes. Its ends block: an operation of a ring on an end that does not is never held back.
     pub(super) fn holding(len: usize) -> Result<Self, DmaError> {
-        let mut pipe = Self::new().map_err(DmaError::Failed)?;
+        let mut pipe = Self::with(PipeFlags::empty()).map_err(DmaError::Failed)?;
         if len > pipe.capacity {
             let too_long = DmaError::TooLong { len, max: pipe.capacity };
             pipe.capacity = fcntl_setpipe_size(&pipe.reader, len).map_err(|_| too_long)?;

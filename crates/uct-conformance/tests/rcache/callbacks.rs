@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use testkit::role::rounds;
 use ucs::mem::Access;
 use ucs::mem::page::PageRange;
 use ucs::monitor::Monitor;
@@ -115,14 +116,15 @@ pub(crate) fn t28_a_transport_that_calls_the_cache() {
         calls: AtomicU64::new(0),
     };
     let mut options = Options::default();
-    options.max_regions = 64;
+    options.max_regions = 16; // fewer than are asked for in any case
     let cache = Cache::new(registrar, Monitor::process(), options).unwrap();
     assert!(place.set(cache.clone()).is_ok());
+    let all = rounds(100);
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
                 let memory = Memory::new(256 * PAGE);
-                for round in 0..100_usize {
+                for round in 0..all {
                     let at = (round * 5 % 200) * PAGE;
                     if round % 3 == 0 {
                         memory.unmap_and_map(at, 4 * PAGE);

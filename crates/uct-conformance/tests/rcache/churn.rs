@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use testkit::role::rounds;
 use ucs::monitor::Monitor;
 use ucs::rcache::{Options, Stats};
 use uct_conformance::Blind;
@@ -36,10 +37,10 @@ impl Outcome {
 }
 
 /// Replaces the memory, writes a tag, and looks twice: the second look is a hit.
-fn one_thread(world: &World, replace: fn(&Memory, usize, usize), rounds: u64) -> Outcome {
+fn one_thread(world: &World, replace: fn(&Memory, usize, usize), rounds: usize) -> Outcome {
     let (memory, len) = (Memory::new(16 * PAGE), 4 * PAGE);
     let (mut operations, mut corrupted) = (0, 0);
-    for tag in 1..=rounds {
+    for tag in 1..=rounds as u64 {
         replace(&memory, 0, len);
         memory.write(8, tag);
         for _ in 0..2 {
@@ -140,7 +141,7 @@ fn blind() -> World {
 
 /// 2: unmapped and mapped at the same address, back to back.
 pub(crate) fn t02_unmapped_and_mapped_back_to_back() {
-    one_thread(&World::new(), Memory::unmap_and_map, 20_000).clean().hits();
+    one_thread(&World::new(), Memory::unmap_and_map, rounds(20_000)).clean().hits();
 }
 
 /// 3: three threads, and a handler slowed by 30 µs.
@@ -166,15 +167,15 @@ pub(crate) fn t04_three_threads_by_raw_system_calls() {
 
 /// 8: pages dropped by MADV_DONTNEED, and written again.
 pub(crate) fn t08_pages_dropped_and_written_again() {
-    one_thread(&World::new(), Memory::drop_pages, 6_000).clean();
+    one_thread(&World::new(), Memory::drop_pages, rounds(6_000)).clean();
 }
 
 /// 11: mapped over all of it by MAP_FIXED, and over half.
 pub(crate) fn t11_mapped_over() {
     let world = World::new();
-    one_thread(&world, Memory::map_over, 10_000).clean().hits();
+    one_thread(&world, Memory::map_over, rounds(10_000)).clean().hits();
     let memory = Memory::new(8 * PAGE);
-    for round in 0..1_000 {
+    for round in 0..rounds(1_000) {
         memory.map_over(if round % 2 == 0 { 0 } else { 4 * PAGE }, 4 * PAGE);
         world.agree(&memory, 0, 8 * PAGE);
     }

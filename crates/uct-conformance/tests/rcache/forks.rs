@@ -108,7 +108,8 @@ pub(crate) fn t17_programs_are_started_meanwhile() {
             });
         }
         let own = Memory::new(LEN);
-        for round in 0..60 {
+        // On a busy machine the others come to little in sixty rounds.
+        for round in (0..).take_while(|round| *round < 60 || operations.load(Ordering::Relaxed) <= 10) {
             let value = tag();
             own.write(0, value);
             let region = world.get(own.address(0), LEN);
@@ -129,6 +130,5 @@ pub(crate) fn t17_programs_are_started_meanwhile() {
         }
         stop.store(true, Ordering::Relaxed);
     });
-    assert!(operations.into_inner() > 10);
     world.ends_empty();
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use testkit::role::rounds;
 use ucs::mem::page::PageRange;
 use ucs::monitor::Monitor;
 use ucs::rcache::{Cache, Options};
@@ -18,14 +19,15 @@ fn resident() -> usize {
 pub(crate) fn forty_thousand_mappings() {
     const LEN: usize = 4 * PAGE;
     let world = World::new();
+    let all = rounds(40_000);
     let mut before = 0;
-    for round in 0..40_000 {
+    for round in 0..all {
         let memory = Memory::anywhere(LEN);
         let value = tag();
         memory.write(PAGE, value);
         assert_eq!(world.dma(memory.address(PAGE), PAGE), Some(value));
         memory.unmap(0, LEN);
-        if round == 4_000 {
+        if round == all / 10 {
             before = resident();
         }
         if round % 1_000 == 0 {
@@ -58,7 +60,7 @@ pub(crate) fn an_idle_cache_lets_go() {
 pub(crate) fn several_caches() {
     let worlds: Vec<_> = (0..4).map(|_| World::new()).collect();
     let memory = Memory::new(8 * PAGE);
-    for round in 0..500_usize {
+    for round in 0..rounds(500) {
         worlds.iter().for_each(|world| _ = world.agree(&memory, 0, 8 * PAGE));
         match round % 3 {
             0 => memory.unmap_and_map(PAGE, 2 * PAGE),

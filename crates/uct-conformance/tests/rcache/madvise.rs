@@ -2,6 +2,7 @@
 
 use std::os::fd::AsRawFd as _;
 
+use testkit::role::rounds;
 use ucs::monitor::Monitor;
 use ucs::rcache::{Mode, Options};
 
@@ -14,7 +15,7 @@ const LEN: usize = 8 * PAGE;
 pub(crate) fn t09_freed_lazily() {
     let world = World::new();
     let memory = Memory::new(LEN);
-    for round in 0..1_000 {
+    for round in 0..rounds(1_000) {
         world.agree(&memory, 0, LEN);
         memory.advise(0, LEN, libc::MADV_FREE).unwrap();
         if round % 2 == 0 {
@@ -32,7 +33,7 @@ pub(crate) fn t10_dropped_in_other_ways() {
     let memory = Memory::new(LEN);
     let by_pidfd = memory.advise_by_pidfd(0, LEN, libc::MADV_DONTNEED);
     let locked = memory.advise(0, LEN, MADV_DONTNEED_LOCKED);
-    for _ in 0..1_000 {
+    for _ in 0..rounds(1_000) {
         if locked.is_ok() {
             world.agree(&memory, 0, LEN);
             memory.advise(PAGE, 2 * PAGE, MADV_DONTNEED_LOCKED).unwrap();
@@ -51,7 +52,7 @@ pub(crate) fn t10_dropped_in_other_ways() {
     let world = World::with(Monitor::process(), options);
     let shared = Memory::new(LEN);
     shared.map_file(0, LEN, READ_WRITE, libc::MAP_SHARED, file.as_raw_fd());
-    for _ in 0..1_000 {
+    for _ in 0..rounds(1_000) {
         world.agree(&shared, 0, LEN);
         shared.advise(PAGE, 2 * PAGE, libc::MADV_REMOVE).unwrap();
         world.agree(&shared, 0, LEN);

@@ -80,6 +80,7 @@ fn main() -> std::process::ExitCode {
         watchers::t31_another_userfaultfd,
         watchers::t33_the_handler_stands_still,
         watchers::t34_no_userfaultfd,
+        watchers::what_this_kernel_has_not_is_said_and_done_without,
         lifetimes::forty_thousand_mappings,
         lifetimes::an_idle_cache_lets_go,
         lifetimes::several_caches,

@@ -1,5 +1,6 @@
 //! Registrations that overlap, and memory that does not allow all of it.
 
+use testkit::role::rounds;
 use ucs::mem::Access;
 use ucs::mem::page::PageRange;
 use ucs::rcache::GetError;
@@ -14,7 +15,7 @@ const LEN: usize = 8 * PAGE;
 pub(crate) fn t18_a_part_of_merged_memory_is_unmapped() {
     let world = World::new();
     let memory = Memory::new(LEN);
-    for round in 0..1_000 {
+    for round in 0..rounds(1_000) {
         world.agree_cached(&memory, 0, LEN / 2);
         world.agree_cached(&memory, LEN / 4, LEN / 2);
         let both = PageRange::containing(memory.address(0), LEN * 3 / 4).unwrap();

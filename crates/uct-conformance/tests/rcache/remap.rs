@@ -1,5 +1,6 @@
 //! Mappings that move, grow and shrink.
 
+use testkit::role::rounds;
 use ucs::mem::Access;
 
 use crate::world::{Memory, PAGE, World, tag};
@@ -10,7 +11,7 @@ const LEN: usize = 8 * PAGE;
 pub(crate) fn t05_moved() {
     let world = World::new();
     let (here, there) = (Memory::new(LEN), Memory::new(LEN));
-    for round in 0..1_000 {
+    for round in 0..rounds(1_000) {
         world.agree(&here, 0, LEN);
         let (kept, moved) = (tag(), tag());
         here.write(0, moved);
@@ -37,7 +38,7 @@ pub(crate) fn t06_grown_and_shrunk() {
     let world = World::new();
     let memory = Memory::new(2 * LEN);
     memory.unmap(LEN, LEN);
-    for round in 0..1_000 {
+    for round in 0..rounds(1_000) {
         world.agree(&memory, 0, LEN);
         memory.resize(0, LEN, 2 * LEN);
         world.agree(&memory, 0, 2 * LEN);
@@ -54,7 +55,7 @@ pub(crate) fn t06_grown_and_shrunk() {
 pub(crate) fn t07_moved_onto_a_registration() {
     let world = World::new();
     let (target, source) = (Memory::new(LEN), Memory::new(LEN));
-    for round in 0..1_000 {
+    for round in 0..rounds(1_000) {
         world.agree(&target, 0, LEN);
         let (at, len) = [(0, LEN), (0, LEN / 2), (LEN / 2, LEN / 2)][round % 3];
         if round % 2 == 0 {
@@ -75,7 +76,7 @@ pub(crate) fn bystanders_stay() {
     let world = World::new();
     let memory = Memory::new(3 * LEN);
     let mr = *world.get(memory.address(LEN), LEN);
-    for _ in 0..500 {
+    for _ in 0..rounds(500) {
         world.agree(&memory, 0, LEN);
         world.agree(&memory, 2 * LEN, LEN);
         memory.unmap_and_map(0, LEN);

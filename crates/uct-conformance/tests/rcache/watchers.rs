@@ -9,9 +9,13 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use testkit::{Deny, deny};
+use ucs::mem::Access;
+use ucs::mem::page::PageRange;
 use ucs::monitor::{Active, Monitor};
-use ucs::rcache::Mode;
+use ucs::rcache::{Cache, Mode, Registrar};
 
+use crate::backings::{file, keeping_files, memfd};
+use crate::memory::READ_WRITE;
 use crate::world::{Memory, PAGE, World, tag, wait_until};
 
 const LEN: usize = 4 * PAGE;
@@ -110,4 +114,56 @@ pub(crate) fn t34_no_userfaultfd() {
     let stats = world.cache.stats();
     assert_eq!((world.cache.len(), stats.hits, stats.one_shots, stats.checks), (0, 0, stats.gets, 0));
     assert_eq!(world.nic.registrations(), 0);
+}
+
+/// Pins nothing: of files, not every kernel would.
+struct Nothing;
+
+impl Registrar for Nothing {
+    type Handle = ();
+    type Error = std::convert::Infallible;
+
+    fn register(&self, _: PageRange, _: Access) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
+    fn deregister(&self, (): ()) {}
+}
+
+/// An old kernel: what it has not, the monitor says. Memory of files is for one use there, also where it may be kept; all other kinds are
+/// cached, and what is mapped is found out by other means.
+pub(crate) fn what_this_kernel_has_not_is_said_and_done_without() {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());
+    let kernel = (numbers.next().unwrap(), numbers.next().unwrap());
+    let (watches_files, queries) = (kernel >= (6, 7), kernel >= (6, 11));
+
+    let monitor = Monitor::process();
+    let active = monitor.start();
+    assert_eq!(active, Active::Uffd { wp_async: watches_files }, "{release}");
+    assert_eq!(active.to_string().contains("not for memory of files"), !watches_files, "{active}");
+    assert_eq!(monitor.queries_mappings(), queries, "{release}");
+
+    let world = World::with(monitor, keeping_files());
+    let memory = Memory::new(2 * LEN);
+    let shared = memfd(LEN);
+    memory.map_file(LEN, LEN, READ_WRITE, libc::MAP_SHARED, shared.as_raw_fd());
+    for at in [0, LEN] {
+        world.agree_cached(&memory, at, LEN);
+        let hits = world.cache.stats().hits;
+        wait_until("it is found", || {
+            _ = world.agree(&memory, at, LEN);
+            world.cache.stats().hits > hits
+        });
+    }
+
+    let (cache, file) = (Cache::new(Nothing, monitor, keeping_files()).unwrap(), file(LEN));
+    memory.map_file(0, LEN, READ_WRITE, libc::MAP_PRIVATE, file.as_raw_fd());
+    let kept = || !cache.get(memory.address(0), LEN, Access::ReadWrite).unwrap().is_one_shot();
+    if watches_files {
+        wait_until("it is kept", kept);
+    } else {
+        assert!((0..100).all(|_| !kept()));
+        assert_eq!((cache.len(), cache.stats().one_shots), (0, 100));
+    }
 }

@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use testkit::role;
+use rustix::io::Errno;
+use testkit::{role, watchdog};
 use ucs::mem::Access;
 use ucs::mem::page::PageRange;
 use ucs::monitor::{Backing, Monitor, Refused, Sink, Verdict};
-use ucs::rcache::{Cache, MemMonitor, Mode, Options, RegionRef};
-use uct_conformance::nic::{Nic, NicRegistrar};
+use ucs::rcache::{Cache, MemMonitor, Mode, Options, RegionRef, Registrar as _};
+use uct_conformance::nic::{Nic, NicRegistrar, RegisterError};
 
 pub(crate) use crate::memory::{Memory, PAGE};
 
@@ -19,8 +20,9 @@ pub(crate) const PINNED: usize = 64 << 20;
 /// Runs a role, where there is a NIC. It may have itself skipped: [`skip`].
 pub(crate) fn in_a_process(name: &str) {
     drop(Nic::open_or_skip(1, PINNED));
-    let mut child = testkit::Role::new(name).deadline(Duration::from_secs(140)).start();
-    if let Ok(skipped) = child.try_recv(Duration::from_secs(140)) {
+    let bound = Duration::from_secs(140) * watchdog::scale();
+    let mut child = testkit::Role::new(name).deadline(bound).start();
+    if let Ok(skipped) = child.try_recv(bound) {
         let skipped = String::from_utf8(skipped).unwrap();
         let (reason, remedy) = skipped.split_once('\n').unwrap();
         testkit::skip(reason, remedy);
@@ -108,6 +110,30 @@ impl World {
     pub(crate) fn dma(&self, address: usize, len: usize) -> Option<u64> {
         let region = self.cache.get(address, len, Access::ReadWrite).ok()?;
         Some(self.nic.dma_out_u64(&region, address).unwrap())
+    }
+
+    /// Whether the NIC takes the memory at the beginning, which is no question of the cache's.
+    pub(crate) fn pins(&self, memory: &Memory, len: usize) -> Result<(), Errno> {
+        let nic = NicRegistrar(Arc::clone(&self.nic));
+        let pages = PageRange::containing(memory.address(0), len).unwrap();
+        match nic.register(pages, Access::ReadWrite) {
+            Ok(mr) => {
+                nic.deregister(mr);
+                Ok(())
+            }
+            Err(RegisterError::Unpinnable(errno)) => Err(errno),
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Has the test of this role skipped, if the NIC does not take the memory at the beginning; whether it does.
+    pub(crate) fn pins_or_skip(&self, kind: &str, memory: &Memory, len: usize) -> bool {
+        let pins = self.pins(memory, len);
+        if let Err(errno) = pins {
+            let why = format!("io_uring, by which memory is pinned, takes no {kind} ({errno})");
+            skip(&why, "use Linux 6.5 or newer");
+        }
+        pins.is_ok()
     }
 
     /// Writes to each page of a range, and compares what operations see by a registration of it: twice, the second one being of what
