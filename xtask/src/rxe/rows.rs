@@ -119,6 +119,20 @@ pub(crate) const ROWS: &[Row] = &[
         sends: true,
         ..ROW
     },
+    // Imports: in the importer's domain, and as between machines.
+    Row { build: &["-p", "ucp", "--features", "rxe-tests", "--test", "operands"], sends: true, ..ROW },
+    Row {
+        build: &["-p", "ucp", "--features", "rxe-tests", "--test", "imported_operands"],
+        sends: true,
+        ..ROW
+    },
+    Row {
+        build: &["-p", "ucp", "--features", "rxe-tests", "--test", "atomics"],
+        // A device's are not atomic towards its owner's processors; what has none by `cma` and `shm`.
+        skip: &["both_sides", "where_there_are_none"],
+        sends: true,
+        ..ROW
+    },
     // What monitors, registration caches and imports ask the kernel for, some have not: there they must do without. What asks the kernel for
     // nothing, or takes long under an emulator and no other way than elsewhere, is left out.
     Row {
