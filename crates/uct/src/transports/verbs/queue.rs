@@ -111,6 +111,8 @@ struct Lane {
     number: u8,
     qp: Option<Qp>,
     bounce: Option<Bounce>,
+    /// What a fragment goes through to other memory, or from there: at least as long as the longest so far.
+    copy: Vec<u8>,
 }
 
 /// [`FRAGMENTS`] of registered memory.
@@ -140,7 +142,7 @@ impl Bounce {
 
 impl Queue {
     pub(super) fn new(device: &Arc<Device>) -> Self {
-        let lane = |number| Mutex::new(Lane { number, qp: None, bounce: None });
+        let lane = |number| Mutex::new(Lane { number, qp: None, bounce: None, copy: Vec::new() });
         Self { device: Arc::clone(device), plain: lane(0), long: lane(1) }
     }
 
@@ -172,7 +174,7 @@ impl Queue {
     ) -> Result<(), AccessError> {
         let mut flight = self.long(connect)?;
         flight.have_bounce()?;
-        let mut copy = vec![0; FRAGMENT.min(len)];
+        let mut copy = flight.take_copy(len);
         let mut result = Ok(());
         for (index, at) in (0..len).step_by(FRAGMENT).enumerate() {
             let part = copy.get_mut(..FRAGMENT.min(len - at)).unwrap_or_default();
@@ -181,6 +183,7 @@ impl Queue {
                 break;
             }
         }
+        flight.lane.copy = copy;
         // Also where what is read could not be: what was on its way before has been moved then.
         let drained = flight.drain();
         result.and(drained).map_err(|error| error.moved((flight.completed * FRAGMENT).min(len) as u64))
@@ -192,23 +195,14 @@ impl Queue {
         remote: Remote,
         len: usize,
         connect: &dyn Connect,
-        mut write: impl FnMut(usize, &[u8]) -> Result<(), AccessError>,
+        write: impl FnMut(usize, &[u8]) -> Result<(), AccessError>,
     ) -> Result<(), AccessError> {
         let mut flight = self.long(connect)?;
         flight.have_bounce()?;
-        let mut copy = vec![0; FRAGMENT.min(len)];
-        for (index, at) in (0..len).step_by(FRAGMENT).enumerate() {
-            while flight.posted * FRAGMENT < len && flight.posted < index + FRAGMENTS {
-                let next = flight.posted * FRAGMENT;
-                let posted = flight.get_fragment(flight.posted, remote.at(next), FRAGMENT.min(len - next));
-                posted.map_err(|error| error.moved(at as u64))?;
-            }
-            flight.completes(index).map_err(|error| error.moved(at as u64))?;
-            let part = copy.get_mut(..FRAGMENT.min(len - at)).unwrap_or_default();
-            flight.copy_out(index, part)?;
-            write(at, part).map_err(|error| error.after(at as u64))?;
-        }
-        Ok(())
+        let mut copy = flight.take_copy(len);
+        let result = flight.read_into(remote, len, &mut copy, write);
+        flight.lane.copy = copy;
+        result
     }
 
     /// Moves `len` bytes of memory in this device's protection domain.
@@ -476,6 +470,35 @@ impl<'q> Flight<'q> {
         let near = self.fragment(index)?;
         // SAFETY: memory of the lane, which this flight has for itself, at least as long; it is dropped after the lane's queue pair.
         unsafe { self.post(Way::Get, near, remote, len.min(FRAGMENT)) }
+    }
+
+    /// Memory of this process's, as long as the longest fragment of `len` bytes.
+    fn take_copy(&mut self, len: usize) -> Vec<u8> {
+        let copy = std::mem::take(&mut self.lane.copy);
+        let least = FRAGMENT.min(len);
+        if copy.len() < least { vec![0; least] } else { copy }
+    }
+
+    /// As [`Queue::read_into`], by `copy`.
+    fn read_into(
+        &mut self,
+        remote: Remote,
+        len: usize,
+        copy: &mut [u8],
+        mut write: impl FnMut(usize, &[u8]) -> Result<(), AccessError>,
+    ) -> Result<(), AccessError> {
+        for (index, at) in (0..len).step_by(FRAGMENT).enumerate() {
+            while self.posted * FRAGMENT < len && self.posted < index + FRAGMENTS {
+                let next = self.posted * FRAGMENT;
+                let posted = self.get_fragment(self.posted, remote.at(next), FRAGMENT.min(len - next));
+                posted.map_err(|error| error.moved(at as u64))?;
+            }
+            self.completes(index).map_err(|error| error.moved(at as u64))?;
+            let part = copy.get_mut(..FRAGMENT.min(len - at)).unwrap_or_default();
+            self.copy_out(index, part)?;
+            write(at, part).map_err(|error| error.after(at as u64))?;
+        }
+        Ok(())
     }
 
     /// Copies `part` to the other process's memory by the fragment of this number, as soon as that is free.
