@@ -133,6 +133,13 @@ pub(crate) const ROWS: &[Row] = &[
         sends: true,
         ..ROW
     },
+    Row {
+        build: &["-p", "ucp", "--features", "rxe-tests", "--test", "fast_path"],
+        // What makes no system call by processors makes one by rxe.
+        only: &["device::", "endpoints_do_not_allocate"],
+        sends: true,
+        ..ROW
+    },
     // What monitors, registration caches and imports ask the kernel for, some have not: there they must do without. What asks the kernel for
     // nothing, or takes long under an emulator and no other way than elsewhere, is left out.
     Row {

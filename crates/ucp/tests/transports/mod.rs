@@ -1,6 +1,8 @@
 //! The transports that tests of imports go through, by names of their own. With the feature `rxe-tests` they are those of an RDMA device,
 //! in the guest of `cargo xtask rxe`.
 
+#![allow(dead_code)] // not all binaries use all of it
+
 use ucp::{Context, ContextBuilder, Features};
 
 /// Whether bytes go by a device, an emulated one, which takes its time.
