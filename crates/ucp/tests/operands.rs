@@ -290,3 +290,25 @@ fn in_a_child() {
     // SAFETY: the C library's fork leaves its allocator usable in the child, which ends by _exit.
     assert!(Forked::by(|| unsafe { libc::fork() }, child).said_yes());
 }
+
+/// Pages of which a part is exported are a child's, too: what lies beside is needed there.
+#[cfg(feature = "rxe-tests")]
+#[test]
+fn a_child_has_what_lies_beside_an_export() {
+    for transport in [NEARBY, REMOTE] {
+        let ctx = transports::builder(transport).build().unwrap();
+        let pages = Pages::new(2 * PAGE);
+        pages.fill(&[7; 2 * PAGE]);
+        // SAFETY: nobody has references to these pages.
+        let part = unsafe { RawMem::new(pages.start.wrapping_add(PAGE - 8), 16) };
+        let region = ctx.mem_map(MemMap::raw(part).reg_mode(ucp::RegMode::Cached).exported()).unwrap();
+        let import = ctx.mem_import(region.memh_pack().unwrap().as_bytes()).unwrap();
+        import.write(0, b"of the parent's.").unwrap();
+        let expected = [&[7; PAGE - 8][..], b"of the parent's.", &[7; PAGE - 8]].concat();
+        // SAFETY: the C library's fork leaves its allocator usable in the child, which ends by _exit.
+        let child = Forked::by(|| unsafe { libc::fork() }, || pages.bytes(2 * PAGE) == expected);
+        assert!(child.said_yes(), "{transport}");
+        region.write(0, b"what it is later").unwrap();
+        assert_eq!(import.get(0, vec![0; 16]).unwrap(), b"what it is later", "{transport}");
+    }
+}

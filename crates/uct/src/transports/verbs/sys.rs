@@ -20,9 +20,9 @@ use std::sync::Arc;
 
 use rdma_core_sys::{
     DeviceList, Library, ibv_access_flags, ibv_comp_channel, ibv_context, ibv_cq, ibv_device_attr_ex,
-    ibv_gid, ibv_gid_entry, ibv_mr, ibv_pd, ibv_poll_cq, ibv_port_attr, ibv_post_recv, ibv_post_send, ibv_qp,
-    ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_init_attr, ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_sge,
-    ibv_wc, ibv_wc_status, ibv_wr_opcode,
+    ibv_fork_status, ibv_gid, ibv_gid_entry, ibv_mr, ibv_pd, ibv_poll_cq, ibv_port_attr, ibv_post_recv,
+    ibv_post_send, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_init_attr, ibv_recv_wr, ibv_send_flags,
+    ibv_send_wr, ibv_sge, ibv_wc, ibv_wc_status, ibv_wr_opcode,
 };
 use rustix::io::Errno;
 use ucs::fork::{self, Generation};
@@ -424,8 +424,15 @@ impl Drop for Qp {
 }
 
 /// Has forks left what is registered where it is (`ibv_fork_init(3)`); to be called before anything is.
+///
+/// Since Linux 5.12 they do by themselves. Not all versions of the library leave it at that: they keep the pages from a child
+/// (`MADV_DONTFORK`), with all that lies on them beside what is registered.
 pub(super) fn be_safe_from_forks() {
     if let Ok(library) = Library::open() {
+        // SAFETY: no arguments.
+        if unsafe { library.ibv_is_fork_initialized() } == Some(ibv_fork_status::IBV_FORK_UNNEEDED) {
+            return;
+        }
         // SAFETY: no arguments.
         if let Err(errno) = done(unsafe { library.ibv_fork_init() }) {
             tracing::warn!(%errno, "after a fork, registered memory may be another in parent and child");
