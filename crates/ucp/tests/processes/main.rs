@@ -14,6 +14,8 @@ mod own_memory;
 mod region;
 mod revoke;
 mod roles;
+#[path = "../transports/mod.rs"]
+mod transports;
 mod ways;
 
 fn main() -> std::process::ExitCode {
