@@ -186,6 +186,11 @@ pub(crate) const ROWS: &[Row] = &[
         sends: true,
         ..ROW
     },
+    Row {
+        build: &["-p", "ucp", "--features", "rxe-tests", "--test", "processes"],
+        only: &["hostile::answers"],
+        ..ROW
+    },
     // What monitors, registration caches and imports ask the kernel for, some have not: there they must do without. What asks the kernel for
     // nothing, or takes long under an emulator and no other way than elsewhere, is left out.
     Row {
