@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)] // tests
 
+mod transports;
+
 use std::thread;
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
@@ -10,6 +12,8 @@ use ucp::{
     AccessError, Context, Error, Features, ImportedRegion, ImportedSlice, MemMap, OpError, OperandReason,
     PackedMemh, RawMem, Region, StaleReason, Status, TransferError,
 };
+
+use transports::{BY_DEVICE, NEARBY, REMOTE};
 
 const LEN: usize = 1 << 20;
 
@@ -26,11 +30,11 @@ struct World {
 
 impl World {
     fn of(transport: &str, map: MemMap) -> Self {
-        let ctx = context(if transport == "shm" { "mm" } else { transport });
+        let ctx = transports::builder(transport).build().unwrap();
         let region = ctx.mem_map(map.exported()).unwrap();
         let handle = region.memh_pack().unwrap();
         let import = ctx.mem_import(handle.as_bytes()).unwrap();
-        assert_eq!(import.transport(), transport);
+        assert_eq!(import.transport(), transports::name(transport));
         Self { region, handle, import }
     }
 
@@ -52,10 +56,13 @@ impl World {
     }
 }
 
-const TRANSPORTS: [&str; 3] = ["self", "shm", "cma"];
+const TRANSPORTS: &[&str] =
+    if BY_DEVICE { &["self", "shm", "cma", NEARBY, REMOTE] } else { &["self", "shm", "cma"] };
 
+/// All pairs; of a device's, those that have it on one side at least.
 fn pairs() -> impl Iterator<Item = (&'static str, &'static str)> {
-    TRANSPORTS.into_iter().flat_map(|one| TRANSPORTS.map(|other| (one, other)))
+    let pairs = TRANSPORTS.iter().flat_map(|one| TRANSPORTS.iter().map(|other| (*one, *other)));
+    pairs.filter(|(one, other)| !BY_DEVICE || [one, other].iter().any(|by| [NEARBY, REMOTE].contains(by)))
 }
 
 fn reason<M>(failed: &OpError<M>) -> (u64, OperandReason) {
@@ -227,7 +234,7 @@ fn holes() {
     one.region.write(0, &vec![7; len]).unwrap();
     // SAFETY: nobody has references to these pages.
     unsafe { munmap(start.wrapping_byte_add(100 * page), page) }.unwrap();
-    for transport in TRANSPORTS {
+    for transport in TRANSPORTS.iter().copied() {
         let map = if transport == "shm" { MemMap::allocate(len) } else { MemMap::buffer(vec![0; len]) };
         let other = World::of(transport, map);
         let failed = other.import.put(0, one.slice()).unwrap_err();
@@ -267,7 +274,7 @@ fn threads_move_both_ways_at_once() {
                 scope.spawn(move || {
                     let part = index * 200_000..index * 200_000 + 150_000;
                     let mut slice = from.import.slice(part.clone()).unwrap();
-                    for _ in 0..50 {
+                    for _ in 0..if BY_DEVICE { 5 } else { 50 } {
                         slice = to.import.put(part.start, slice).unwrap();
                         slice = to.import.get(part.start, slice).unwrap();
                     }
@@ -279,7 +286,8 @@ fn threads_move_both_ways_at_once() {
 
 #[test]
 fn in_a_child() {
-    let (one, other) = (World::by("shm"), World::by("cma"));
+    let (one, other) = if BY_DEVICE { (NEARBY, REMOTE) } else { ("shm", "cma") };
+    let (one, other) = (World::by(one), World::by(other));
     let mut slice = Some(one.slice());
     let child = || {
         let Some(slice) = slice.take() else { return false };

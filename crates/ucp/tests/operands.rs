@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)] // tests
 
+mod transports;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -11,6 +13,8 @@ use ucp::{
     Context, Error, Features, ImportedRegion, MemMap, OpError, OperandReason, PackedMemh, RawMem, Region,
     Status, TransferError,
 };
+
+use transports::{BY_DEVICE, NEARBY, REMOTE};
 
 const LEN: usize = 3 << 20;
 const PAGE: usize = 4096;
@@ -29,17 +33,18 @@ struct World {
 
 impl World {
     fn by(transport: &str) -> Self {
-        let ctx = context(if transport == "shm" { "mm" } else { transport });
+        let ctx = transports::builder(transport).build().unwrap();
         let map = if transport == "shm" { MemMap::allocate(LEN) } else { MemMap::buffer(vec![0; LEN]) };
         let region = ctx.mem_map(map.exported()).unwrap();
         let handle = region.memh_pack().unwrap();
         let import = ctx.mem_import(handle.as_bytes()).unwrap();
-        assert_eq!(import.transport(), transport);
+        assert_eq!(import.transport(), transports::name(transport));
         Self { region, handle, import, ctx }
     }
 
-    fn all() -> [Self; 3] {
-        ["self", "shm", "cma"].map(Self::by)
+    fn all() -> Vec<Self> {
+        let all: &[&str] = if BY_DEVICE { &[NEARBY, REMOTE] } else { &["self", "shm", "cma"] };
+        all.iter().copied().map(Self::by).collect()
     }
 
     fn at(&self, offset: usize, len: usize) -> Vec<u8> {
@@ -144,23 +149,34 @@ fn raw_memory() {
         import.get(5, pages.raw()).unwrap();
         assert_eq!(pages.bytes(9 * PAGE), bytes);
 
-        // An owner may unmap it, or take rights away: it is told how far the operation came.
+        // An owner may unmap it, or take rights away: it is told how far the operation came. What a device moves is registered, all of it or
+        // nothing.
         pages.protect(4 * PAGE, 5 * PAGE);
         import.put(0, pages.raw()).unwrap();
         let refused = import.get(0, pages.raw()).unwrap_err();
         let why = |failed: &OpError<RawMem>| match &failed.error {
-            TransferError::Access(ucp::AccessError::Operand { done, why }) => (*done, *why),
+            TransferError::Access(ucp::AccessError::Operand { done, why }) => Some((*done, *why)),
+            TransferError::Register(_) if BY_DEVICE => None,
             other => panic!("{other}"),
         };
-        assert_eq!(why(&refused), (4 * PAGE as u64, OperandReason::Protection));
+        let told = |pages: usize, why| (!BY_DEVICE).then_some(((pages * PAGE) as u64, why));
+        assert_eq!(why(&refused), told(4, OperandReason::Protection));
         pages.unmap(6 * PAGE, PAGE);
+        world.region.write(0, &vec![0; 9 * PAGE]).unwrap();
         let refused = import.put(0, pages.raw()).unwrap_err();
-        assert_eq!(why(&refused), (6 * PAGE as u64, OperandReason::Unmapped));
+        assert_eq!(why(&refused), told(6, OperandReason::Unmapped));
         assert_eq!(refused.status(), Status::InvalidAddr);
         assert_eq!(
             refused.to_string(),
-            "the operand could not be used after 24576 bytes: its memory is not mapped"
+            if BY_DEVICE {
+                "the operand cannot be registered with verbs: not all pages are mapped for that, or they cannot be pinned"
+            } else {
+                "the operand could not be used after 24576 bytes: its memory is not mapped"
+            }
         );
+        let moved = if BY_DEVICE { 0 } else { 6 * PAGE };
+        assert!(world.at(0, moved) == bytes[..moved], "as many as it says");
+        assert!(world.at(moved, 9 * PAGE - moved).iter().all(|byte| *byte == 0), "and no more");
         assert_eq!((refused.operand.address(), refused.operand.len()), (pages.start.addr() as u64, 9 * PAGE));
     }
 }
@@ -260,7 +276,7 @@ fn read_only_and_without_bytes() {
 /// A fork's child is told so, also of a buffer that it does not have.
 #[test]
 fn in_a_child() {
-    let world = World::by("shm");
+    let world = World::by(if BY_DEVICE { REMOTE } else { "shm" });
     let mut operands = Some((vec![1_u8; 8], world.ctx.buf(8).unwrap()));
     let child = || {
         let Some((vector, private)) = operands.take() else { return false };
@@ -273,4 +289,26 @@ fn in_a_child() {
     };
     // SAFETY: the C library's fork leaves its allocator usable in the child, which ends by _exit.
     assert!(Forked::by(|| unsafe { libc::fork() }, child).said_yes());
+}
+
+/// Pages of which a part is exported are a child's, too: what lies beside is needed there.
+#[cfg(feature = "rxe-tests")]
+#[test]
+fn a_child_has_what_lies_beside_an_export() {
+    for transport in [NEARBY, REMOTE] {
+        let ctx = transports::builder(transport).build().unwrap();
+        let pages = Pages::new(2 * PAGE);
+        pages.fill(&[7; 2 * PAGE]);
+        // SAFETY: nobody has references to these pages.
+        let part = unsafe { RawMem::new(pages.start.wrapping_add(PAGE - 8), 16) };
+        let region = ctx.mem_map(MemMap::raw(part).reg_mode(ucp::RegMode::Cached).exported()).unwrap();
+        let import = ctx.mem_import(region.memh_pack().unwrap().as_bytes()).unwrap();
+        import.write(0, b"of the parent's.").unwrap();
+        let expected = [&[7; PAGE - 8][..], b"of the parent's.", &[7; PAGE - 8]].concat();
+        // SAFETY: the C library's fork leaves its allocator usable in the child, which ends by _exit.
+        let child = Forked::by(|| unsafe { libc::fork() }, || pages.bytes(2 * PAGE) == expected);
+        assert!(child.said_yes(), "{transport}");
+        region.write(0, b"what it is later").unwrap();
+        assert_eq!(import.get(0, vec![0; 16]).unwrap(), b"what it is later", "{transport}");
+    }
 }

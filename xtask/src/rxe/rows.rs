@@ -80,6 +80,45 @@ const SLOW_REMOTE: &[&str] = &[
     "iface::",
 ];
 
+/// Of ucp's `processes`, by a device: what is left out.
+const NOT_BY_DEVICE: &[&str] = &[
+    // What belongs to other transports.
+    "cma::",
+    "hostile::",
+    "ways::",
+    "other_boot", // its handle means something wherever there is a network
+    "wrong_token_in_one_of_two",
+    "is_still_imported_from",
+    "is_imported_from_again",
+    "own_memory_without_cma",
+    "raw_memory_unmapped", // pages that are registered stay
+    "raw_memory_beyond_the_end",
+    "view_outlives",
+    "guard_without_drain", // what is no longer registered is not written
+    // What none has a part in.
+    "truncated_at",
+    "trailing_bytes",
+    "not_a_handle",
+    "revoked_twice",
+    "no_exporting_transport",
+    "feature_missing",
+    "configuration",
+    "debug_shows",
+    "exporter_runs_into",
+    "map_count",
+    "region::accessors",
+    "region::streams",
+    "region::private",
+    "user_code",
+    "a_buffer_may_hold",
+    "raw_ranges",
+    "within_one_context",
+    // More than the guest has memory or time for, or in a network without a device.
+    "beyond_four_gib",
+    "regions_until",
+    "nothing_is_left",
+];
+
 /// The table, in the order of [`Setting`].
 pub(crate) const ROWS: &[Row] = &[
     Row { build: &["-p", "rxe-tests", "--features", "guest", "--test", "device"], ..ROW },
@@ -113,6 +152,39 @@ pub(crate) const ROWS: &[Row] = &[
         skip: &["a_fork_s"], // a child has its parent's queue pairs: see docs/guide/rdma.md
         secs: 600,
         sends: true,
+        ..ROW
+    },
+    // Imports: in the importer's domain, and as between machines.
+    Row { build: &["-p", "ucp", "--features", "rxe-tests", "--test", "operands"], sends: true, ..ROW },
+    Row {
+        build: &["-p", "ucp", "--features", "rxe-tests", "--test", "imported_operands"],
+        sends: true,
+        ..ROW
+    },
+    Row {
+        build: &["-p", "ucp", "--features", "rxe-tests", "--test", "atomics"],
+        // A device's are not atomic towards its owner's processors; what has none by `cma` and `shm`.
+        skip: &["both_sides", "where_there_are_none"],
+        sends: true,
+        ..ROW
+    },
+    Row {
+        build: &["-p", "ucp", "--features", "rxe-tests", "--test", "fast_path"],
+        // What makes no system call by processors makes one by rxe.
+        only: &["device::", "endpoints_do_not_allocate"],
+        sends: true,
+        ..ROW
+    },
+    Row {
+        build: &["-p", "ucp", "--features", "rxe-tests", "--test", "processes"],
+        skip: NOT_BY_DEVICE,
+        secs: 300,
+        sends: true,
+        ..ROW
+    },
+    Row {
+        build: &["-p", "ucp", "--features", "rxe-tests", "--test", "processes"],
+        only: &["hostile::answers"],
         ..ROW
     },
     // What monitors, registration caches and imports ask the kernel for, some have not: there they must do without. What asks the kernel for

@@ -9,7 +9,11 @@
 
 #![allow(clippy::unwrap_used)] // tests
 
+#[cfg(feature = "rxe-tests")]
+mod device;
 mod messages;
+#[path = "../transports/mod.rs"]
+mod transports;
 
 use std::hint::black_box;
 use std::os::unix::process::ExitStatusExt;

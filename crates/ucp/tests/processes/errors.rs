@@ -6,7 +6,8 @@ use ucp::{Context, MemMap, Status};
 use ucs::config::Env;
 
 use super::roles::{
-    Actor, FILL, SLOT, TOKEN, WAYS, assert_each_says, context, context_by, mkey_offset, repaired, with_keys,
+    Actor, BY_DEVICE, FILL, NEARBY, REMOTE, SLOT, TOKEN, WAYS, assert_each_says, context, context_by,
+    mkey_offset, repaired, status_of_gone, with_keys, words_of_revoked,
 };
 
 pub fn bytes_of_the_wire_arrive_both_ways() {
@@ -14,11 +15,21 @@ pub fn bytes_of_the_wire_arrive_both_ways() {
     let cma = "cma: process_vm_readv and process_vm_writev";
     let not_needed = "cma: no: not needed: 4096 bytes take ";
     let off = |name: &str| format!("{name}: no: not allowed by UCX_TLS");
-    for (tls, said) in [
-        ("mm", [off("self").as_str(), shm, &off("cma")]),
-        ("cma", [off("self").as_str(), &off("shm"), cma]),
-        ("all", ["self: no: offered for ", shm, not_needed]),
-    ] {
+    let nearby = "verbs: registered in this process's protection domain";
+    let [no_self, no_shm, no_cma] = ["self", "shm", "cma"].map(off);
+    let ways = if BY_DEVICE {
+        vec![
+            (NEARBY, [no_shm.as_str(), &no_cma, nearby]),
+            (REMOTE, [&no_shm, &no_cma, "verbs: connected with"]),
+        ]
+    } else {
+        vec![
+            ("mm", [no_self.as_str(), shm, &no_cma]),
+            ("cma", [&no_self, &no_shm, cma]),
+            ("all", ["self: no: offered for ", shm, not_needed]),
+        ]
+    };
+    for (tls, said) in ways {
         let (mut host, mut dpu) = (Actor::host(1 << 20), Actor::dpu_by(tls));
         let handle = host.export();
         let how = dpu.import(&handle).text();
@@ -120,8 +131,8 @@ pub fn missing_token() {
     }
 }
 
-fn another_context(components: &[u16]) -> Status {
-    if components.contains(&2) { Status::InvalidHandle } else { Status::Stale }
+fn another_context(components: &[u16], unknown: Status) -> Status {
+    if components.contains(&2) { Status::InvalidHandle } else { unknown }
 }
 
 pub fn forged_fields() {
@@ -136,8 +147,10 @@ pub fn forged_fields() {
             let said = "the handle does not describe the export whose token it carries";
             assert_each_says(components, &text, said);
         }
-        // Another registration, another context: there is no such export. The key of shm tells which context it is of.
-        for (offset, expected) in [(48, Status::Stale), (32, another_context(components))] {
+        // Another registration, another context: there is no such export. The key of shm tells which context it is of. Of who does not know
+        // the token nothing is believed, where only the network tells who it is.
+        let unknown = if tls == REMOTE { Status::Unreachable } else { Status::Stale };
+        for (offset, expected) in [(48, unknown), (32, another_context(components, unknown))] {
             let mut forged = handle.clone();
             forged[offset] ^= 0x55;
             dpu.import(&repaired(forged)).err(expected);
@@ -176,7 +189,7 @@ pub fn revoked() {
         assert_eq!(text, "stale after 0 bytes: the export was revoked or dropped");
         dpu.write(0, b"late").err(Status::Stale);
         let text = dpu.import(&handle).err(Status::Stale);
-        assert_each_says(components, &text, "stale: the export was revoked or dropped");
+        assert_each_says(components, &text, &format!("stale: {}", words_of_revoked(tls)));
         assert_eq!(host.read(0, 4).ok(), [FILL; 4]);
         // A new export of the same region is another one: the old handle stays stale.
         let newer = host.export();
@@ -212,11 +225,13 @@ pub fn context_dropped() {
         dpu.import(&handle).ok();
         host.ask("drop-context").ok();
         dpu.read(0, 8).err(Status::Stale);
-        let text = dpu.import(&handle).err(Status::Stale);
-        let said = "stale: the exporting context is gone: nobody listens on its service socket";
-        assert_each_says(components, &text, said);
+        let text = dpu.import(&handle).err(status_of_gone(tls));
+        if tls != REMOTE {
+            let said = "stale: the exporting context is gone: nobody listens on its service socket";
+            assert_each_says(components, &text, said);
+        }
         // Nor does one who has never been connected reach it.
-        Actor::dpu_by(tls).import(&handle).err(Status::Stale);
+        Actor::dpu_by(tls).import(&handle).err(status_of_gone(tls));
     }
 }
 

@@ -3,10 +3,15 @@
 use testkit::{Role, role};
 use ucp::{AccessError, ImportedRegion, ImportedSlice, OpError, OperandReason, Status, TransferError};
 
-use super::roles::{Actor, Answer, FILL, context_by};
+use super::roles::{Actor, Answer, BY_DEVICE, FILL, NEARBY, REMOTE, context_by, words_of_gone};
+use super::transports;
 
 /// By which transports the DPU reaches the host, and the peer.
-const PAIRS: [(&str, &str); 4] = [("mm", "mm"), ("cma", "cma"), ("mm", "cma"), ("cma", "mm")];
+const PAIRS: [(&str, &str); 4] = if BY_DEVICE {
+    [(NEARBY, NEARBY), (REMOTE, REMOTE), (NEARBY, REMOTE), (REMOTE, NEARBY)]
+} else {
+    [("mm", "mm"), ("cma", "cma"), ("mm", "cma"), ("cma", "mm")]
+};
 
 /// Bytes of either: of two by `cma` so many that one thread reads while another one writes.
 fn len_of(pair: (&str, &str)) -> usize {
@@ -81,7 +86,7 @@ impl Three {
         peer.write(0, &vec![1; len]).ok();
         let mut dpu = Actor(Role::new("imported::mover").arg(host_by).arg(peer_by).start());
         dpu.0.send(&host.export());
-        let transport = |tls: &str| if tls == "mm" { "shm" } else { "cma" }.to_owned();
+        let transport = |way| if way == "mm" { "shm" } else { transports::name(way) };
         let expected = format!("{} {}", transport(host_by), transport(peer_by));
         assert_eq!(Answer::parse(&dpu.0.request(&peer.export())).text(), expected);
         Self { host, peer, dpu, len }
@@ -131,7 +136,7 @@ pub fn host_is_killed_in_mid_transfer() {
             let text = three.verdict("operand");
             assert!(text.starts_with("the operand could not be used after "), "{pair:?}: {text}");
             assert!(
-                text.ends_with(": it is imported, and the exporting process is gone"),
+                text.ends_with(&format!(": it is imported, and {}", words_of_gone(pair.0))),
                 "{pair:?}: {text}"
             );
             assert_eq!(three.dpu.ask("lives").text(), "false true");
@@ -148,10 +153,7 @@ pub fn peer_is_killed_in_mid_transfer() {
         three.hammer();
         three.peer.0.kill();
         let text = three.verdict("target");
-        assert!(
-            text.starts_with("stale after ") && text.ends_with(": the exporting process is gone"),
-            "{text}"
-        );
+        assert!(text.starts_with("stale after ") && text.ends_with(words_of_gone(pair.1)), "{text}");
         assert_eq!(three.dpu.ask("lives").text(), "true false");
         let seen = three.host.read(0, three.len).ok();
         assert!(seen.iter().all(|byte| *byte == FILL), "{pair:?}: it got its own bytes back");

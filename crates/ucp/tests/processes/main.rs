@@ -14,6 +14,8 @@ mod own_memory;
 mod region;
 mod revoke;
 mod roles;
+#[path = "../transports/mod.rs"]
+mod transports;
 mod ways;
 
 fn main() -> std::process::ExitCode {
@@ -55,9 +57,9 @@ fn main() -> std::process::ExitCode {
             faults::stopped_exporter_is_still_imported_from, faults::stopped_exporter_times_out, faults::stopped_exporter_is_imported_from_again,
             faults::importer_killed, faults::importer_execs_inside_an_access, faults::newer_region_is_never_reached,
             fork::child_of_exporter, fork::child_of_a_context_that_is_gone, fork::child_of_importer, fork::exporter_dies_and_its_child_lives,
-            hostile::unsealed_memfd, hostile::an_in_flight_page_full_of_lies, hostile::resized_memfd, hostile::no_memfd, hostile::a_table_that_is_none,
-            hostile::missing_descriptors, hostile::a_descriptor_nobody_asked_for, hostile::an_exporter_in_this_process_that_is_none_of_its_contexts, hostile::garbage, hostile::silence, hostile::closes_at_once,
-            hostile::another_process_has_taken_the_name, hostile::peers_of_the_service_socket, hostile::peers_of_the_socket_in_a_directory,
+            hostile::unsealed_memfd, hostile::an_in_flight_page_full_of_lies, hostile::resized_memfd, hostile::no_memfd, hostile::answers::a_table_that_is_none,
+            hostile::answers::missing_descriptors, hostile::answers::a_descriptor_nobody_asked_for, hostile::an_exporter_in_this_process_that_is_none_of_its_contexts, hostile::answers::garbage, hostile::answers::silence, hostile::answers::closes_at_once,
+            hostile::answers::another_process_has_taken_the_name, hostile::peers_of_the_service_socket, hostile::peers_of_the_socket_in_a_directory,
             hostile::a_thousand_connections, hostile::one_process_cannot_keep_others_out, hostile::a_borrowed_uuid_gets_no_tokens,
             hostile::lies_in_flight_hold_only_what_was_granted, hostile::abandoned_pages_hold_nothing,
             hostile::garbage_after_the_token_is_not_heard, hostile::variants_of_a_handle_are_counted,

@@ -4,10 +4,11 @@ use std::io::{Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use testkit::{Role, role};
+use testkit::role;
 use ucp::{MemMap, Rights, StableBuf, StableBufMut, Status};
 
-use super::roles::{Actor, WAYS, context, context_by};
+use super::roles::{Actor, BY_DEVICE, NEARBY, REMOTE, WAYS, context, context_by, role_by};
+use super::transports;
 
 pub fn accessors() {
     let ctx = context();
@@ -71,12 +72,18 @@ pub fn refused_region_stays_exported() {
     let ctx = context();
     let region = ctx.mem_map(MemMap::allocate(4096).exported()).unwrap();
     let handle = region.memh_pack().unwrap();
-    let mut dpu = Actor::dpu();
-    dpu.import(handle.as_bytes()).ok();
+    let mut dpus = WAYS.map(|(tls, _)| Actor::dpu_by(tls));
+    for dpu in &mut dpus {
+        dpu.import(handle.as_bytes()).ok();
+    }
     let region = region.try_into_buf().unwrap_err();
-    dpu.write(0, b"still").ok();
+    for dpu in &mut dpus {
+        dpu.write(0, b"still").ok();
+    }
     drop(region);
-    dpu.read(0, 1).err(Status::Stale);
+    for dpu in &mut dpus {
+        dpu.read(0, 1).err(Status::Stale);
+    }
 }
 
 /// A buffer that does something when it is dropped.
@@ -116,14 +123,15 @@ fn counted(bytes: Vec<u8>, drops: &Arc<AtomicUsize>) -> impl StableBufMut + use<
 
 /// Whatever the order in which things are dropped, the buffer is dropped once, and not before the last access has ended.
 pub fn owned_buffers_are_dropped_once() {
-    for (order, tls) in (0..24).flat_map(|order| [(order, "self"), (order, "cma")]) {
+    let ways = if BY_DEVICE { [NEARBY, REMOTE] } else { ["self", "cma"] };
+    for (order, tls) in (0..24).flat_map(|order| ways.map(|way| (order, way))) {
         let drops = Arc::new(AtomicUsize::new(0));
         let ctx = context();
         let region = ctx.mem_map(MemMap::buffer(counted(vec![9; 100], &drops)).exported()).unwrap();
         let handle = region.memh_pack().unwrap();
         let importer = if tls == "self" { ctx.clone() } else { context_by(tls) };
         let import = importer.mem_import(handle.as_bytes()).unwrap();
-        assert_eq!(import.transport(), tls);
+        assert_eq!(import.transport(), transports::name(tls));
         drop(importer);
         let mut things: Vec<Option<Box<dyn std::any::Any>>> = vec![
             Some(Box::new(ctx)),
@@ -140,7 +148,7 @@ pub fn owned_buffers_are_dropped_once() {
             let expected = usize::from(index == 1 || things[1].is_none());
             // The service thread may have it in hand still, to grant it: then it is dropped a moment later.
             let begin = std::time::Instant::now();
-            while tls == "cma" && drops.load(Ordering::SeqCst) < expected && begin.elapsed().as_secs() < 5 {
+            while tls != "self" && drops.load(Ordering::SeqCst) < expected && begin.elapsed().as_secs() < 5 {
                 std::thread::yield_now();
             }
             assert_eq!(drops.load(Ordering::SeqCst), expected, "order {order}, {tls}");
@@ -155,10 +163,11 @@ pub fn message_passing() {
     for (tls, components) in WAYS {
         let ctx = context();
         let region = ctx.mem_map(MemMap::allocate(8192).exported()).unwrap();
-        let mut other = Role::new("region::answering").env("UCX_TLS", tls).start();
+        let mut other = role_by("region::answering", tls).start();
         other.send(region.memh_pack().unwrap().as_bytes());
-        assert_eq!(other.recv(), if components.contains(&2) { &b"shm"[..] } else { b"cma" });
-        for round in 1..=2000_u64 {
+        let expected = if components.contains(&2) { "shm" } else { transports::name(tls) };
+        assert_eq!(other.recv(), expected.as_bytes());
+        for round in 1..=if BY_DEVICE { 200 } else { 2000_u64 } {
             region.write(64, &[u8::try_from(round & 0xff).unwrap(); 100]).unwrap();
             region.store(0, round).unwrap();
             while region.load::<u64>(8).unwrap() != round {

@@ -3,12 +3,13 @@
 use std::time::{Duration, Instant};
 
 use testkit::{Child, Role, role};
-use ucp::{Context, Features, MemMap, PackedMemh, Region, Status};
+use ucp::{Context, MemMap, PackedMemh, Region, Status};
 
-use super::roles::{Actor, FILL, context};
+use super::roles::{Actor, BY_DEVICE, FILL, NEARBY, REMOTE, builder, context, role_by};
+use super::transports;
 
 /// Bytes of each write: long enough that a revocation meets one in flight.
-const LEN: usize = 512 << 10;
+const LEN: usize = if BY_DEVICE { 64 << 10 } else { 512 << 10 };
 
 /// Imports each handle it is sent, says so, and writes to it until that is refused; then says how often it wrote.
 pub fn writer() {
@@ -29,6 +30,16 @@ pub fn writer() {
     }
 }
 
+/// A process that writes by a way; by `shm` and `cma` the memory says which.
+fn writer_by(way: &str) -> Child {
+    if BY_DEVICE { role_by("revoke::writer", way).start() } else { Role::spawn("revoke::writer") }
+}
+
+/// The same by a way on which the exporter waits for it.
+fn waited_for() -> Child {
+    writer_by(NEARBY)
+}
+
 /// Exports, lets the writer write, revokes by `revoke`, takes the memory back for itself and looks for late writes. Answers in
 /// how many of the rounds there were any, and how many writes the writer made.
 pub fn rounds(transport: &str, count: u32, revoke: impl Fn(&uct::export::Export)) -> (u32, u32) {
@@ -38,15 +49,17 @@ pub fn rounds(transport: &str, count: u32, revoke: impl Fn(&uct::export::Export)
     let exports = Arc::new(ExportTable::new(Duration::from_secs(10)).unwrap());
     let service = Arc::new(uct::service::Service::new(Arc::clone(&exports), None));
     let mut components = uct::transports::components().iter();
-    let component = components.find(|component| component.name() == transport).unwrap();
-    let config = ucs::config::Config::builder(uct::config::VARS).vars(component.vars()).build().unwrap();
+    let name = transports::name(transport);
+    let component = components.find(|component| component.name() == name).unwrap();
+    let config = ucs::config::Config::builder(uct::config::VARS).vars(component.vars());
+    let config = if BY_DEVICE { config.set("UCX_VERBS_SHARE", "y") } else { config }.build().unwrap();
     let params = uct::api::MdParams { exports: Arc::clone(&exports), service, config };
     let md = component.open_md(&component.query_mds()[0], &params).unwrap();
     let rights = uct::memory::Rights::READ_WRITE;
     let mem = md.alloc(LEN, rights).unwrap_or_else(|_| uct::LocalMem::anonymous(LEN, rights).unwrap());
     let mem = Arc::new(mem);
     let memh = md.reg(&mem).unwrap();
-    let mut writer = Role::spawn("revoke::writer");
+    let mut writer = writer_by(transport);
     let (mut late, mut writes) = (0, 0);
     for round in 0..count {
         let export = exports.publish(&mem).unwrap();
@@ -70,7 +83,7 @@ pub fn rounds(transport: &str, count: u32, revoke: impl Fn(&uct::export::Export)
         };
         writer.send(&handle.encode().unwrap());
         assert_eq!(writer.recv(), b"writing");
-        std::thread::sleep(Duration::from_micros(u64::from(round % 7) * 300));
+        std::thread::sleep(Duration::from_micros(u64::from(round % 7) * if BY_DEVICE { 3000 } else { 300 }));
         revoke(&export);
         // The memory is the owner's again.
         mem.write(0, &vec![0x11; LEN]).unwrap();
@@ -83,10 +96,11 @@ pub fn rounds(transport: &str, count: u32, revoke: impl Fn(&uct::export::Export)
 }
 
 pub fn no_write_lands_after_revoke() {
-    for transport in ["shm", "cma"] {
-        let (late, writes) = rounds(transport, 400, |export| export.revoke().unwrap());
-        assert_eq!(late, 0, "{transport}: late writes in {late} of 400 rounds");
-        assert!(writes > 400, "{transport}: the writer hardly wrote: {writes}");
+    let count = if BY_DEVICE { 100 } else { 400 };
+    for transport in if BY_DEVICE { [NEARBY, REMOTE] } else { ["shm", "cma"] } {
+        let (late, writes) = rounds(transport, count, |export| export.revoke().unwrap());
+        assert_eq!(late, 0, "{transport}: late writes in {late} of {count} rounds");
+        assert!(writes > count, "{transport}: the writer hardly wrote: {writes}");
     }
 }
 
@@ -103,8 +117,7 @@ pub fn guard_without_drain_writes_land_late() {
 
 /// A context whose revocations wait this long.
 fn impatient(timeout: &str) -> Context {
-    let builder = Context::builder().features(Features::EXPORTED_MEMH);
-    builder.set("UCX_REVOKE_TIMEOUT", timeout).build().unwrap()
+    builder().set("UCX_REVOKE_TIMEOUT", timeout).build().unwrap()
 }
 
 /// A region that `writer` has begun to write to, and the writer stopped: inside an access, most times. `map` says by which
@@ -126,7 +139,7 @@ pub fn stopped_importer_is_not_revoked() {
 
 fn stopped_is_not_revoked(map: fn() -> MemMap) {
     let ctx = impatient("100ms");
-    let mut writer = Role::spawn("revoke::writer");
+    let mut writer = waited_for();
     for _ in 0..200 {
         let (region, handle) = writing_and_stopped(&ctx, &mut writer, map());
         let begin = Instant::now();
@@ -181,7 +194,7 @@ pub fn killed_importer_is_revoked() {
 fn killed_is_revoked(map: fn() -> MemMap) {
     let ctx = impatient("100ms");
     for _ in 0..200 {
-        let mut writer = Role::spawn("revoke::writer");
+        let mut writer = waited_for();
         let (_region, handle) = writing_and_stopped(&ctx, &mut writer, map());
         if handle.revoke().is_err() {
             writer.kill();
@@ -203,7 +216,7 @@ pub fn dropped_region_is_kept_until_drained() {
 
 fn dropped_is_kept(map: fn() -> MemMap) {
     let ctx = impatient("50ms");
-    let mut writer = Role::spawn("revoke::writer");
+    let mut writer = waited_for();
     for _ in 0..200 {
         let (region, _) = writing_and_stopped(&ctx, &mut writer, map());
         drop(region);

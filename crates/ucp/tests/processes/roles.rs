@@ -6,21 +6,75 @@ use std::fmt::Display;
 use std::time::Duration;
 
 use testkit::{Child, Role, role};
-use ucp::{Context, Features, ImportedRegion, MemMap, PackedMemh, Status};
+use ucp::{Context, ContextBuilder, Features, ImportedRegion, MemMap, PackedMemh, Status};
+
+pub(crate) use super::transports::{BY_DEVICE, NEARBY, REMOTE};
 
 pub fn context() -> Context {
-    Context::builder().features(Features::EXPORTED_MEMH).build().unwrap()
+    builder().build().unwrap()
 }
 
-/// A context that is allowed these transports.
-pub fn context_by(tls: &str) -> Context {
-    Context::builder().features(Features::EXPORTED_MEMH).set("UCX_TLS", tls).build().unwrap()
+/// Of a context that exports, also to who shares a device with it.
+pub fn builder() -> ContextBuilder {
+    let builder = Context::builder().features(Features::EXPORTED_MEMH);
+    let is_told = std::env::var_os("UCX_VERBS_SHARE").is_some();
+    if BY_DEVICE && !is_told { builder.set("UCX_VERBS_SHARE", "y") } else { builder }
+}
+
+/// A context that is allowed these transports, or one of [`WAYS`].
+pub fn context_by(way: &str) -> Context {
+    builder_by(way).build().unwrap()
+}
+
+pub fn builder_by(way: &str) -> ContextBuilder {
+    let builder = Context::builder().features(Features::EXPORTED_MEMH);
+    variables(way).into_iter().fold(builder, |builder, (name, value)| builder.set(name, value))
 }
 
 /// What a DPU is allowed in UCX_TLS, and the components by which it reaches another process's memory then.
+#[cfg(not(feature = "rxe-tests"))]
 pub const WAYS: [(&str, &[u16]); 3] = [("mm", &[2]), ("cma", &[3]), ("all", &[2, 3])];
+/// By an RDMA device.
+#[cfg(feature = "rxe-tests")]
+pub const WAYS: [(&str, &[u16]); 2] = [(NEARBY, &[4]), (REMOTE, &[4])];
 
-/// Where the line of the export table lies in a key of shm, and in one of cma.
+/// The variables by which a DPU has this way alone.
+pub fn variables(way: &str) -> Vec<(&str, &str)> {
+    match way {
+        NEARBY | REMOTE => super::transports::variables(way).to_vec(),
+        tls => vec![("UCX_TLS", tls)],
+    }
+}
+
+/// What an import is refused with when the exporter is gone: another machine may only be away for a while.
+pub fn status_of_gone(way: &str) -> Status {
+    if way == REMOTE { Status::Unreachable } else { Status::Stale }
+}
+
+/// What an access says then.
+pub fn words_of_gone(way: &str) -> &'static str {
+    if way == REMOTE {
+        "the exporting process is gone, or there was no way to it for too long"
+    } else {
+        "the exporting process is gone"
+    }
+}
+
+/// What an import says of an export that is over.
+pub fn words_of_revoked(way: &str) -> &'static str {
+    if way == REMOTE {
+        "the exporter says that it is revoked or dropped"
+    } else {
+        "the export was revoked or dropped"
+    }
+}
+
+/// A role that has this way alone.
+pub fn role_by(name: &str, way: &str) -> Role {
+    variables(way).into_iter().fold(Role::new(name), |role, (name, value)| role.env(name, value))
+}
+
+/// Where the line of the export table lies in a key.
 pub const SLOT: usize = 4;
 /// Where the token does.
 pub const TOKEN: usize = 48;
@@ -253,9 +307,14 @@ impl Actor {
         Self(variables.iter().fold(role, |role, (name, value)| role.env(*name, *value)).start())
     }
 
-    /// A DPU that is allowed these transports.
-    pub fn dpu_by(tls: &str) -> Self {
-        Self::dpu_with("UCX_TLS", tls)
+    /// A DPU that is allowed these transports, or one of [`WAYS`].
+    pub fn dpu_by(way: &str) -> Self {
+        Self::dpu_by_with(way, &[])
+    }
+
+    /// The same, with more variables set.
+    pub fn dpu_by_with(way: &str, more: &[(&str, &str)]) -> Self {
+        Self::dpu_of(&[&variables(way), more].concat())
     }
 
     pub fn ask(&mut self, command: &str) -> Answer {

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use ucs::mem::{Access, ForeignFdError, Mapping, MemError, Memfd};
 use ucs::time::Deadline;
@@ -405,11 +406,19 @@ pub fn recognised(process: &Process, exporter: &Identity) -> Result<(), AttachEr
         Recognition::Other => {
             Err(AttachError::Stale("the exporting process is gone: another one has its place"))
         }
-        Recognition::Unknown => Err(AttachError::Unreachable {
-            reason: "whether it is the exporting process cannot be told".to_owned(),
-            remedy: "mount /proc with the exporter's pid namespace, or run Linux 6.9 or later",
+        Recognition::Unknown => Err(match spare_descriptor() {
+            Err(errno @ (Errno::MFILE | Errno::NFILE)) => MemError::of("open", errno, 0).into(),
+            _ => AttachError::Unreachable {
+                reason: "whether it is the exporting process cannot be told".to_owned(),
+                remedy: "mount /proc with the exporter's pid namespace, or run Linux 6.9 or later",
+            },
         }),
     }
+}
+
+/// Whether there is a descriptor for looking at files of another process, as it takes before Linux 6.9.
+fn spare_descriptor() -> Result<(), Errno> {
+    rustix::fs::open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map(drop)
 }
 
 /// Memory from the exporter that is none.

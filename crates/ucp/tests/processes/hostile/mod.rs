@@ -1,5 +1,6 @@
 //! Hostile exporters, importers and handles: bounded, told, and nobody else is harmed. Here: exporters.
 
+pub mod answers;
 mod handles;
 mod importers;
 mod scribblers;
@@ -31,13 +32,17 @@ use uct::export::wire::{SLOTS_LEN, TABLE_LEN};
 use uct::memory::Rights;
 use uct::process::Identity;
 use uct::service::wire::{Reply, Request, Verdict};
-use uct::transports::cma;
 use uct::transports::shm::mkey::{LEN, Mkey};
+use uct::transports::{cma, verbs};
 
-use crate::roles::{Actor, FILL};
+use crate::roles::{Actor, BY_DEVICE, FILL, NEARBY, builder, builder_by, context_by};
 
 const SHM: u16 = 2;
 const CMA: u16 = 3;
+const VERBS: u16 = 4;
+
+/// Those by which a handle is imported here.
+const COMPONENTS: &[u16] = if BY_DEVICE { &[VERBS] } else { &[SHM, CMA] };
 
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
@@ -70,13 +75,29 @@ fn name_of(uuid: &[u8; 16]) -> Vec<u8> {
 /// which are there as long as it is.
 fn handle(component: u16, uuid: [u8; 16], exporter: Identity) -> Vec<u8> {
     let key = cma::mkey::Mkey { exporter, slot: 1, token: Token::from_bytes([1; 16]), in_directory: false };
-    if component == CMA { cma_handle(uuid, &key) } else { shm_handle(uuid, &name_of(&uuid), exporter) }
+    match component {
+        CMA => cma_handle(uuid, &key),
+        VERBS => verbs_handle(uuid, exporter),
+        _ => shm_handle(uuid, &name_of(&uuid), exporter),
+    }
+}
+
+/// One by this machine's device.
+fn verbs_handle(uuid: [u8; 16], exporter: Identity) -> Vec<u8> {
+    let ctx = context_by(NEARBY);
+    let genuine = ctx.mem_map(ucp::MemMap::allocate(1)).unwrap().memh_pack().unwrap();
+    let entry = Handle::decode(genuine.as_bytes(), |_| true).unwrap().entries.remove(0);
+    let own = verbs::mkey::Mkey::decode(&entry.mkey).unwrap();
+    let key = verbs::mkey::Mkey { exporter, slot: 1, token: Token::from_bytes([1; 16]), ..own };
+    let mut mkey = vec![0; verbs::mkey::LEN];
+    key.encode(&mut mkey).unwrap();
+    of_entry(Entry { mkey, ..entry }, uuid)
 }
 
 fn cma_handle(uuid: [u8; 16], key: &cma::mkey::Mkey) -> Vec<u8> {
     let mut mkey = vec![0; cma::mkey::LEN];
     key.encode(&mut mkey).unwrap();
-    of_entry(CMA, mkey, uuid)
+    of_entry(local(CMA, mkey), uuid)
 }
 
 /// One by shm, whose service may have any name.
@@ -92,12 +113,16 @@ fn shm_handle(uuid: [u8; 16], name: &[u8], exporter: Identity) -> Vec<u8> {
     };
     let mut mkey = vec![0; LEN];
     key.encode(&mut mkey).unwrap();
-    of_entry(SHM, mkey, uuid)
+    of_entry(local(SHM, mkey), uuid)
 }
 
-fn of_entry(component: u16, mkey: Vec<u8>, context_uuid: [u8; 16]) -> Vec<u8> {
+/// What means something on this machine.
+fn local(component: u16, mkey: Vec<u8>) -> Entry {
     let global_id = uct::process::boot_id().unwrap().to_vec();
-    let entry = Entry { component, mandatory: false, global_id, mkey };
+    Entry { component, mandatory: false, global_id, mkey }
+}
+
+fn of_entry(entry: Entry, context_uuid: [u8; 16]) -> Vec<u8> {
     let bytes: &'static mut [u8; 4096] = Box::leak(Box::new([0; 4096]));
     let handle = Handle {
         address: bytes.as_mut_ptr().expose_provenance() as u64,
@@ -111,12 +136,8 @@ fn of_entry(component: u16, mkey: Vec<u8>, context_uuid: [u8; 16]) -> Vec<u8> {
 }
 
 fn patient(timeout: &str) -> Context {
-    Context::builder()
-        .features(Features::EXPORTED_MEMH)
-        .set("UCX_IMPORT_TIMEOUT", timeout)
-        .set("UCX_SHM_ATTACH", "socket")
-        .build()
-        .unwrap()
+    let builder = if BY_DEVICE { builder_by(NEARBY) } else { builder() };
+    builder.set("UCX_IMPORT_TIMEOUT", timeout).set("UCX_SHM_ATTACH", "socket").build().unwrap()
 }
 
 fn granted(sequence: u32, fds: u32) -> Reply {
@@ -250,135 +271,6 @@ pub fn no_memfd() {
     for (fd, expected) in cases {
         let text = unsafe_region(fd);
         assert!(text.ends_with(expected), "{text}");
-    }
-}
-
-pub fn a_table_that_is_none() {
-    for component in [SHM, CMA] {
-        for (table, page) in [(4096, SLOTS_LEN), (TABLE_LEN, 64)] {
-            let error = import_from(component, move |socket, request| {
-                grant(socket, &request, [memfd(4096, SEALS), memfd(table, SEALS), memfd(page, SEALS)]);
-            });
-            assert!(error.to_string().contains("the exporter passed unsafe memory"), "{error}");
-        }
-        for unsealed in [1, 2] {
-            let error = import_from(component, move |socket, request| {
-                let mut fds = with_region(memfd(4096, SEALS));
-                fds[unsealed] = memfd([0, TABLE_LEN, SLOTS_LEN][unsealed], SealFlags::empty());
-                grant(socket, &request, fds);
-            });
-            assert!(error.to_string().contains("not sealed"), "{error}");
-        }
-        // A table in which the export does not live.
-        let error = import_from(component, |socket, request| {
-            let table = memfd(TABLE_LEN, SEALS);
-            grant(socket, &request, [memfd(4096, SEALS), table, memfd(SLOTS_LEN, SEALS)]);
-        });
-        assert_eq!(error.status(), Status::Stale);
-    }
-}
-
-pub fn missing_descriptors() {
-    for (component, wanted) in [(SHM, 3_u32), (CMA, 2)] {
-        for count in 0..=3 {
-            if count == wanted {
-                continue;
-            }
-            let error = import_from(component, move |socket, request| {
-                let skipped = usize::from(count < 3 && !request.want_memory);
-                let fds = with_region(memfd(4096, SEALS)).into_iter().skip(skipped);
-                let fds: Vec<_> = fds.take(count as usize).collect();
-                reply(socket, &granted(request.sequence, wanted).encode(), &fds);
-            });
-            let expected =
-                format!("the exporter's reply came with {count} descriptors where {wanted} were announced");
-            assert!(error.to_string().contains(&expected), "{error}");
-        }
-        let before = testkit::open_fds();
-        let error = import_from(component, move |socket, request| {
-            let more: Vec<_> = (0..8).map(|_| memfd(4096, SEALS)).collect();
-            reply(socket, &granted(request.sequence, wanted).encode(), &more);
-        });
-        assert_eq!(error.status(), Status::Unreachable, "{error}");
-        // Other tests open some meanwhile; eight leaked each time would show.
-        assert!(testkit::open_fds() < before + 200);
-    }
-}
-
-/// Memory that nobody asked for, rightly announced.
-pub fn a_descriptor_nobody_asked_for() {
-    let error = import_from(CMA, |socket, request| {
-        assert!(!request.want_memory && request.want_control);
-        reply(socket, &granted(request.sequence, 3).encode(), &with_region(memfd(4096, SEALS)));
-    });
-    assert_eq!(error.status(), Status::Unreachable, "{error}");
-    assert!(error.to_string().contains("came with 3 descriptors where 2 were announced"), "{error}");
-}
-
-pub fn garbage() {
-    let cases: [(&[u8], &str); 3] = [
-        (b"HTTP/1.1 400 Bad Request\r\nlength", "a message with an unknown magic"),
-        (b"RXSA", "a message of 4 bytes where 32 were expected"),
-        (&[0; 100], "a message of 33 bytes where 32 were expected"),
-    ];
-    for component in [SHM, CMA] {
-        for (bytes, expected) in cases {
-            let error = import_from(component, move |socket, _| reply(socket, bytes, &[]));
-            assert!(error.to_string().contains(expected), "{error}");
-            assert_eq!(error.status(), Status::Unreachable);
-            assert_eq!(error.remedy(), "see that both sides run compatible versions of rucx");
-        }
-        let error = import_from(component, |socket, request| {
-            let request = Request { sequence: request.sequence + 1, ..request };
-            grant(socket, &request, with_region(memfd(4096, SEALS)));
-        });
-        assert!(error.to_string().contains("a message with an unknown sequence number"), "{error}");
-    }
-}
-
-pub fn silence() {
-    for component in [SHM, CMA] {
-        let begin = Instant::now();
-        let error = import_from(component, |_, _| thread::sleep(Duration::from_millis(700)));
-        assert!(error.to_string().contains("no answer on the service socket within 5"), "{error}");
-        assert!(begin.elapsed() < Duration::from_secs(3));
-    }
-}
-
-pub fn closes_at_once() {
-    for component in [SHM, CMA] {
-        let uuid = uuid();
-        let listener = bind_to(&name_of(&uuid));
-        let closer = thread::spawn(move || {
-            for _ in 0..2 {
-                drop(accept(&listener).unwrap());
-            }
-            listener
-        });
-        let error = patient("2s").mem_import(&handle(component, uuid, Identity::of_self())).unwrap_err();
-        assert_eq!(error.status(), Status::Unreachable);
-        assert!(error.to_string().contains("the exporter closed the connection"), "{error}");
-        assert_eq!(error.remedy(), "see whether the exporter is ending, and import again");
-        drop(closer.join().unwrap());
-    }
-}
-
-/// The token is not shown to a process that is not the exporter.
-pub fn another_process_has_taken_the_name() {
-    for component in [SHM, CMA] {
-        let uuid = uuid();
-        let listener = bind_to(&name_of(&uuid));
-        let me = Identity::of_self();
-        let other = Identity { pidfd_inode: me.pidfd_inode + 1, start_time: me.start_time + 1, ..me };
-        let seen = thread::spawn(move || {
-            let socket = accept(&listener).unwrap();
-            let mut bytes = [0; 200];
-            recv(&socket, &mut bytes, RecvFlags::empty()).unwrap().1
-        });
-        let error = patient("2s").mem_import(&handle(component, uuid, other)).unwrap_err();
-        assert_eq!(error.status(), Status::Stale);
-        assert!(error.to_string().contains("another one has its place"), "{error}");
-        assert_eq!(seen.join().unwrap(), 0, "nothing was sent");
     }
 }
 

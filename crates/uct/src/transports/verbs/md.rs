@@ -225,11 +225,8 @@ impl Md for VerbsMd {
 
     fn attach(&self, request: &AttachRequest<'_>) -> Result<Attached, AttachError> {
         let key = Mkey::decode(request.mkey).map_err(AttachError::Malformed)?;
-        let nearby = if key.guid == self.device.context.guid() && key.shares {
-            self.attach_nearby(request, &key)
-        } else {
-            Err(not_nearby())
-        };
+        let is_nearby = self.shares && key.shares && key.guid == self.device.context.guid();
+        let nearby = if is_nearby { self.attach_nearby(request, &key) } else { Err(not_nearby()) };
         match (nearby, &self.remote, key.net) {
             (Err(AttachError::Unreachable { reason, .. }), Some(remote), Some(_)) => {
                 tracing::debug!(
@@ -238,10 +235,12 @@ impl Md for VerbsMd {
                 );
                 remote.attach(request, &key)
             }
-            (Err(AttachError::Unreachable { .. }), None, Some(_)) => Err(AttachError::Unreachable {
-                reason: "memory of other machines is not imported by this device".to_owned(),
-                remedy: "set UCX_VERBS_REMOTE=y, and give the device's network interface an IP address",
-            }),
+            (Err(AttachError::Unreachable { .. }), None, Some(_)) if !is_nearby => {
+                Err(AttachError::Unreachable {
+                    reason: "memory of other machines is not imported by this device".to_owned(),
+                    remedy: "set UCX_VERBS_REMOTE=y, and give the device's network interface an IP address",
+                })
+            }
             (nearby, ..) => nearby,
         }
     }
@@ -269,7 +268,7 @@ impl RemoteSide {
 
 impl VerbsMd {
     fn attach_nearby(&self, request: &AttachRequest<'_>, key: &Mkey) -> Result<Attached, AttachError> {
-        let driver = self.device.driver.filter(|_| self.shares).ok_or_else(not_nearby)?;
+        let driver = self.device.driver.ok_or_else(not_nearby)?;
         let name = name_of(&request.context_uuid).into_bytes();
         let exporter = Exporter::of(request, key.exporter, name, key.in_directory);
         let claim = request.claim(key.slot, key.token);

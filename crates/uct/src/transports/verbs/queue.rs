@@ -111,6 +111,8 @@ struct Lane {
     number: u8,
     qp: Option<Qp>,
     bounce: Option<Bounce>,
+    /// What a fragment goes through to other memory, or from there: at least as long as the longest so far.
+    copy: Vec<u8>,
 }
 
 /// [`FRAGMENTS`] of registered memory.
@@ -140,7 +142,7 @@ impl Bounce {
 
 impl Queue {
     pub(super) fn new(device: &Arc<Device>) -> Self {
-        let lane = |number| Mutex::new(Lane { number, qp: None, bounce: None });
+        let lane = |number| Mutex::new(Lane { number, qp: None, bounce: None, copy: Vec::new() });
         Self { device: Arc::clone(device), plain: lane(0), long: lane(1) }
     }
 
@@ -172,7 +174,7 @@ impl Queue {
     ) -> Result<(), AccessError> {
         let mut flight = self.long(connect)?;
         flight.have_bounce()?;
-        let mut copy = vec![0; FRAGMENT.min(len)];
+        let mut copy = flight.take_copy(len);
         let mut result = Ok(());
         for (index, at) in (0..len).step_by(FRAGMENT).enumerate() {
             let part = copy.get_mut(..FRAGMENT.min(len - at)).unwrap_or_default();
@@ -181,6 +183,7 @@ impl Queue {
                 break;
             }
         }
+        flight.lane.copy = copy;
         // Also where what is read could not be: what was on its way before has been moved then.
         let drained = flight.drain();
         result.and(drained).map_err(|error| error.moved((flight.completed * FRAGMENT).min(len) as u64))
@@ -192,23 +195,14 @@ impl Queue {
         remote: Remote,
         len: usize,
         connect: &dyn Connect,
-        mut write: impl FnMut(usize, &[u8]) -> Result<(), AccessError>,
+        write: impl FnMut(usize, &[u8]) -> Result<(), AccessError>,
     ) -> Result<(), AccessError> {
         let mut flight = self.long(connect)?;
         flight.have_bounce()?;
-        let mut copy = vec![0; FRAGMENT.min(len)];
-        for (index, at) in (0..len).step_by(FRAGMENT).enumerate() {
-            while flight.posted * FRAGMENT < len && flight.posted < index + FRAGMENTS {
-                let next = flight.posted * FRAGMENT;
-                let posted = flight.get_fragment(flight.posted, remote.at(next), FRAGMENT.min(len - next));
-                posted.map_err(|error| error.moved(at as u64))?;
-            }
-            flight.completes(index).map_err(|error| error.moved(at as u64))?;
-            let part = copy.get_mut(..FRAGMENT.min(len - at)).unwrap_or_default();
-            flight.copy_out(index, part)?;
-            write(at, part).map_err(|error| error.after(at as u64))?;
-        }
-        Ok(())
+        let mut copy = flight.take_copy(len);
+        let result = flight.read_into(remote, len, &mut copy, write);
+        flight.lane.copy = copy;
+        result
     }
 
     /// Moves `len` bytes of memory in this device's protection domain.
@@ -478,6 +472,35 @@ impl<'q> Flight<'q> {
         unsafe { self.post(Way::Get, near, remote, len.min(FRAGMENT)) }
     }
 
+    /// Memory of this process's, as long as the longest fragment of `len` bytes.
+    fn take_copy(&mut self, len: usize) -> Vec<u8> {
+        let copy = std::mem::take(&mut self.lane.copy);
+        let least = FRAGMENT.min(len);
+        if copy.len() < least { vec![0; least] } else { copy }
+    }
+
+    /// As [`Queue::read_into`], by `copy`.
+    fn read_into(
+        &mut self,
+        remote: Remote,
+        len: usize,
+        copy: &mut [u8],
+        mut write: impl FnMut(usize, &[u8]) -> Result<(), AccessError>,
+    ) -> Result<(), AccessError> {
+        for (index, at) in (0..len).step_by(FRAGMENT).enumerate() {
+            while self.posted * FRAGMENT < len && self.posted < index + FRAGMENTS {
+                let next = self.posted * FRAGMENT;
+                let posted = self.get_fragment(self.posted, remote.at(next), FRAGMENT.min(len - next));
+                posted.map_err(|error| error.moved(at as u64))?;
+            }
+            self.completes(index).map_err(|error| error.moved(at as u64))?;
+            let part = copy.get_mut(..FRAGMENT.min(len - at)).unwrap_or_default();
+            self.copy_out(index, part)?;
+            write(at, part).map_err(|error| error.after(at as u64))?;
+        }
+        Ok(())
+    }
+
     /// Copies `part` to the other process's memory by the fragment of this number, as soon as that is free.
     pub(super) fn put_fragment(
         &mut self,
@@ -563,32 +586,4 @@ fn error_of(status: ibv_wc_status, words: &'static str) -> AccessError {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn statuses_are_errors_that_say_what_it_was() {
-        let error = |status| error_of(status, "words");
-        assert_eq!(error(ibv_wc_status::IBV_WC_REM_ACCESS_ERR).status(), ucs::Status::Stale);
-        assert_eq!(error(ibv_wc_status::IBV_WC_LOC_PROT_ERR).status(), ucs::Status::AccessDenied);
-        let others = [
-            ibv_wc_status::IBV_WC_RETRY_EXC_ERR,
-            ibv_wc_status::IBV_WC_REM_OP_ERR,
-            ibv_wc_status::IBV_WC_REM_INV_REQ_ERR,
-        ];
-        for other in others.map(error) {
-            assert_eq!(other.status(), ucs::Status::IoError, "an import is not over for that");
-            assert!(other.to_string().contains("words"), "{other}");
-        }
-    }
-
-    #[test]
-    fn ranges_go_on_by_bytes_and_keep_their_keys() {
-        let (near, remote) =
-            (Near { address: 0x1000, lkey: 1 }.at(FRAGMENT), Remote { address: 0x1000, rkey: 2 }.at(7));
-        assert_eq!((near.address, near.lkey), (0x1000 + FRAGMENT as u64, 1));
-        assert_eq!((remote.address, remote.rkey), (0x1007, 2));
-        let end = Remote { address: u64::MAX, rkey: 2 }.at(2); // an exporter's address is any number
-        assert_eq!(end.address, 1);
-    }
-}
+mod tests;
