@@ -122,11 +122,11 @@ impl Endpoint {
     /// Tells the peer of data that it may ask for.
     fn announce<M: Source>(&self, id: u16, header: &[u8], data: M) -> Request<M> {
         let slot = Slot::new();
-        // It stays there from here on: a value may hold its bytes itself.
         let gather = {
             let local = data.local();
             self.worker.gather(&self.ep, local.len(), local.is_imported())
         };
+        // It stays there from here on: a value may hold its bytes itself.
         let op: Box<dyn SendOp> = match gather {
             Some(needs) => {
                 let (operand, ctx) = (Arc::new(data), Arc::clone(&self.worker.ctx));

@@ -287,9 +287,9 @@ impl Registrations {
         let cache = self.cache()?;
         let mut answer = cache.get(address, len, access);
         for pause in PAUSES_US {
-            let Err(GetError::Register(Refusal { error: RegError::Limit { .. }, .. })) = &answer else {
+            if !is_limit(&answer) {
                 break;
-            };
+            }
             // What is cached and not in use may be what the limit is used up by. Other threads may be ending some of it just now, or
             // take what was given up.
             tracing::debug!(len, "a limit of registrations is reached: those not in use are given up");
@@ -300,14 +300,20 @@ impl Registrations {
         answer.map_err(register_error)
     }
 
-    /// The same, without giving up others for it.
+    /// The same, without waiting where a limit is reached that what is cached has not used up.
     fn get_now(
         &self,
         address: usize,
         len: usize,
         access: Access,
     ) -> Result<rcache::RegionRef<Mds>, RegisterError> {
-        self.cache()?.get(address, len, access).map_err(register_error)
+        let cache = self.cache()?;
+        let mut answer = cache.get(address, len, access);
+        if is_limit(&answer) {
+            cache.purge();
+            answer = cache.get(address, len, access);
+        }
+        answer.map_err(register_error)
     }
 
     fn cache(&self) -> Result<&Cache<Mds>, RegisterError> {
@@ -329,6 +335,10 @@ impl Registrations {
         tracing::debug!(?cache, mds = self.mds.len(), "a registration cache");
         Ok(self.cache.get_or_init(|| cache))
     }
+}
+
+fn is_limit<T>(answer: &Result<T, GetError<Refusal>>) -> bool {
+    matches!(answer, Err(GetError::Register(Refusal { error: RegError::Limit { .. }, .. })))
 }
 
 fn register_error(error: GetError<Refusal>) -> RegisterError {

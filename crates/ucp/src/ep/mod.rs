@@ -23,7 +23,8 @@ use crate::worker::WorkerInner;
 pub enum CloseMode {
     /// After all that was posted has been sent.
     Flush,
-    /// At once: what was posted and has not ended fails.
+    /// At once: what was posted and has not ended fails. An operand that a device may be reading comes back when it does not any more: mostly at
+    /// once, and where its peer does not answer, after seconds.
     #[doc(alias = "UCP_EP_CLOSE_FLAG_FORCE")]
     Force,
 }

@@ -79,11 +79,13 @@ impl Core {
         state.fail(error, &mut self.done, &mut self.held);
     }
 
-    /// Ends what interfaces have let go of since its endpoint has ended.
-    pub(super) fn end_let_go(&mut self) {
-        if !self.held.is_empty() {
+    /// Ends what interfaces have let go of since its endpoint has ended. Answers whether there was any.
+    pub(super) fn end_let_go(&mut self) -> bool {
+        let before = self.held.len();
+        if before > 0 {
             self.done.extend(self.held.extract_if(.., |sending| !sending.is_held()).map(Sending::into_done));
         }
+        self.held.len() < before
     }
 
     /// Whether something waits to be told.

@@ -419,7 +419,11 @@ impl WorkerInner {
         }
         let mut core = self.core.borrow_mut();
         core.remove(ep);
-        core.end_let_go();
+        let has_news = core.end_let_go();
+        drop(core);
+        if has_news {
+            self.wake(); // somebody else's operation may be among them
+        }
     }
 }
 

@@ -187,7 +187,7 @@ fn source(name: &[u8], inode: u64, device: (u32, u32)) -> Source {
 }
 
 /// The mapping at `address`, by the text, which is read up to there: its lines are in the order of their addresses. What is mapped elsewhere
-/// meanwhile may be told as it was or as it is; whether `address` is mapped was true at one time of the call.
+/// meanwhile may be told as it was or as it is; what is mapped at `address` all the while is found (`Documentation/filesystems/proc.rst`, 3.2).
 fn by_text(address: usize) -> Result<Option<Vma>, Errno> {
     let found = lines::of_file(c"/proc/self/maps", |line| match bounds(line) {
         Some((start, end)) if address < end => {

@@ -168,27 +168,31 @@ fn what_is_given_up_holds_nothing(bench: &Bench) {
     });
 }
 
-/// Who sleeps is woken when what is held has been let go of: of an endpoint that was given up, too.
+/// Who sleeps is woken when what is held has been let go of, each by itself: of an endpoint that was given up, too.
 fn letting_go_wakes(bench: &Bench) {
     each(bench, |world| {
         let Some(hold) = Hold::of(world) else { return };
-        let mut held = hold.hold(pattern(9, LONG));
+        let mut both = [hold.hold(pattern(9, LONG)), hold.hold(pattern(10, LONG))];
+        let free = |both: &mut [Arc<Held>; 2]| both.iter_mut().filter_map(Arc::get_mut).count();
         for given_up in [false, true] {
             for _ in 0..20 {
                 let pair = world.connect();
                 world.settle();
-                send_some(world, pair.a, &held);
+                both.iter().for_each(|held| send_some(world, pair.a, held));
                 if given_up {
                     world.disconnect(A, pair.a);
                 }
                 let end = Instant::now() + PATIENCE;
-                while !is_free(&mut held) {
+                let mut known = free(&mut both);
+                while known < 2 {
                     assert!(Instant::now() < end, "it is not let go of");
                     let is_armed = world.iface(A).arm();
-                    if is_armed && !is_free(&mut held) {
+                    if is_armed {
+                        assert_eq!(free(&mut both), known, "it was let go of, and there is nothing to do");
                         assert!(wakes(world.iface(A), PATIENCE), "nobody tells that it is let go of");
                     }
                     world.progress(A);
+                    known = free(&mut both);
                 }
                 world.settle();
                 world.disconnect(A, pair.a);

@@ -7,6 +7,7 @@
 
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use testkit::Forked;
 use ucs::mem::Access;
@@ -109,7 +110,9 @@ pub(crate) fn t17_programs_are_started_meanwhile() {
         }
         let own = Memory::new(LEN);
         // On a busy machine the others come to little in sixty rounds.
+        let begin = Instant::now();
         for round in (0..).take_while(|round| *round < 60 || operations.load(Ordering::Relaxed) <= 10) {
+            assert!(begin.elapsed() < Duration::from_secs(100), "the others stand still");
             let value = tag();
             own.write(0, value);
             let region = world.get(own.address(0), LEN);

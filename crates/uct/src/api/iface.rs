@@ -193,9 +193,9 @@ pub trait Iface: Send + fmt::Debug {
     #[doc(alias = "uct_ep_am_bcopy")]
     fn am(&mut self, ep: EpId, tag: u32, head: [&[u8]; 2], body: &Local<'_>) -> Result<(), SendError>;
 
-    /// Sends a message whose body is `part` of `body`, what of it lies within. With [`IfaceFlags::GATHER`] a device reads that where it lies: the interface
-    /// has `body` until it has, which [`Iface::progress`] finds: of an endpoint that was disconnected, too. It is dropped without one. Without that flag, it
-    /// is copied.
+    /// Sends a message whose body is `part` of `body`, what of it lies within. With [`IfaceFlags::GATHER`] a device reads that where it lies, and the
+    /// interface has `body` until it has. That is found by [`Iface::progress`], also of an endpoint that was disconnected meanwhile; an interface that is
+    /// dropped lets go of all. Without that flag, it is copied.
     ///
     /// # Errors
     /// [`SendError`]; nothing is sent then.

@@ -12,7 +12,7 @@ use crate::memory::{Local, Source};
 
 /// A source, registered: neither ends before this is dropped. Send + Sync.
 ///
-/// Who posts a request for a device to read its bytes keeps it until that request has completed, or its queue pair is destroyed. A device reads
+/// Who posts a request for a device to read its bytes keeps it until that request has completed, or its queue pair is gone. A device reads
 /// the pages that were mapped there at some instant while this was made.
 pub struct Held {
     // Dropped before the memory that it is of.
@@ -54,7 +54,7 @@ impl Registrations {
             }
             let by = match src.whole().and_then(|mem| self.kept(mem, len)) {
                 Some(_) => By::Kept,
-                // Without waiting for a limit: what goes on without may be as good.
+                // Without waiting: what cannot be registered goes some other way.
                 None => By::Cached(self.get_now(address, len, Access::Read)?),
             };
             (address, len, by)

@@ -371,11 +371,6 @@ impl Endpoint {
         self.sent(request, posted)
     }
 
-    /// Whether the device may be reading what is not the endpoint's own.
-    fn holds(&self) -> bool {
-        self.queue.holds()
-    }
-
     fn has_room(&self) -> bool {
         self.credits.may_send() && self.sends.next(What::Message, true).is_some()
     }
@@ -424,16 +419,15 @@ impl Leaving {
         Self { ep, is_told: false, deadline }
     }
 
-    /// Whether its device may be reading what is not its own.
-    pub(super) fn holds(&self) -> bool {
-        self.ep.holds()
+    /// Whether something was let go of since this was asked; it goes on, or `ends` now.
+    pub(super) fn has_let_go(&mut self, ends: bool) -> bool {
+        std::mem::take(&mut self.ep.has_let_go) || ends && self.ep.queue.holds()
     }
 
     /// Goes on; answers whether it is at its end.
     pub(super) fn is_done(&mut self) -> bool {
         let is_gone = self.ep.life.is_gone();
         self.ep.reap();
-        self.ep.has_let_go = false; // see `holds`
         if !self.is_told {
             match self.ep.control(Kind::End) {
                 Ok(()) => self.is_told = true,

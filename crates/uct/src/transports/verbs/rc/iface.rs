@@ -42,7 +42,7 @@ use crate::transports::verbs::sys::Channel;
 
 /// Kinds of calls to interfaces: each of a context has its own.
 const KINDS: std::ops::RangeInclusive<u16> = 0x1000..=0x1fff;
-/// How long an endpoint that is given up is kept for what it has sent to arrive.
+/// How long an endpoint that is given up is kept for what it has sent to arrive, while progress is made.
 const LINGER: Duration = DEVICE_TRIES;
 /// How long a dropped interface waits for that.
 const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -132,9 +132,8 @@ impl RcIface {
     /// Goes on with endpoints that were given up.
     fn tend(&mut self) {
         self.leaving.retain_mut(|(leaving, _)| {
-            let held = leaving.holds();
             let is_done = leaving.is_done();
-            self.has_let_go |= held && (is_done || !leaving.holds());
+            self.has_let_go |= leaving.has_let_go(is_done);
             !is_done
         });
     }
@@ -347,10 +346,9 @@ impl Iface for RcIface {
         let mut idle = true;
         self.eps.each(|_, (ep, _)| idle &= ep.is_over || ep.may_sleep());
         self.leaving.retain_mut(|(leaving, _)| {
-            let held = leaving.holds();
             let sleeps = leaving.may_sleep();
             idle &= sleeps.unwrap_or(true);
-            self.has_let_go |= held && (sleeps.is_none() || !leaving.holds());
+            self.has_let_go |= leaving.has_let_go(sleeps.is_none());
             sleeps.is_some()
         });
         let idle = idle && !self.has_let_go && !self.entrance.has_news();
