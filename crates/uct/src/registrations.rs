@@ -221,7 +221,7 @@ impl Registrations {
             let src = unsafe { src.registered(kept.memhs.of(needs)) };
             return Ok(operation(&src));
         }
-        let region = self.get(here(src.address())?, src.len(), Access::Read)?;
+        let region = self.get((here(src.address())?, src.len()), Access::Read, &PAUSES_US)?;
         // SAFETY: `src` is there, and borrowed since before the question, and `region` is held until the operation has returned (module rule).
         let src = unsafe { src.registered(region.of(needs)) };
         Ok(operation(&src))
@@ -248,7 +248,7 @@ impl Registrations {
             let mut dst = unsafe { dst.registered(kept.memhs.of(needs)) };
             return Ok(operation(&mut dst));
         }
-        let region = self.get(here(dst.address())?, dst.len(), Access::ReadWrite)?;
+        let region = self.get((here(dst.address())?, dst.len()), Access::ReadWrite, &PAUSES_US)?;
         // SAFETY: as in `with_source`, and it may be written.
         let mut dst = unsafe { dst.registered(region.of(needs)) };
         Ok(operation(&mut dst))
@@ -278,39 +278,24 @@ impl Registrations {
         ptr::addr_eq(kept.by.as_ptr(), Arc::as_ptr(&self.mds)).then_some(kept)
     }
 
+    /// A registration of that range. Where a limit is reached, once more after each of `pauses`, in microseconds.
     fn get(
         &self,
-        address: usize,
-        len: usize,
+        (address, len): (usize, usize),
         access: Access,
+        pauses: &[u64],
     ) -> Result<rcache::RegionRef<Mds>, RegisterError> {
         let cache = self.cache()?;
         let mut answer = cache.get(address, len, access);
-        for pause in PAUSES_US {
-            if !is_limit(&answer) {
+        for pause in pauses {
+            let Err(GetError::Register(Refusal { error: RegError::Limit { .. }, .. })) = &answer else {
                 break;
-            }
+            };
             // What is cached and not in use may be what the limit is used up by. Other threads may be ending some of it just now, or
             // take what was given up.
             tracing::debug!(len, "a limit of registrations is reached: those not in use are given up");
             cache.purge();
-            thread::sleep(Duration::from_micros(pause));
-            answer = cache.get(address, len, access);
-        }
-        answer.map_err(register_error)
-    }
-
-    /// The same, without waiting where a limit is reached that what is cached has not used up.
-    fn get_now(
-        &self,
-        address: usize,
-        len: usize,
-        access: Access,
-    ) -> Result<rcache::RegionRef<Mds>, RegisterError> {
-        let cache = self.cache()?;
-        let mut answer = cache.get(address, len, access);
-        if is_limit(&answer) {
-            cache.purge();
+            thread::sleep(Duration::from_micros(*pause));
             answer = cache.get(address, len, access);
         }
         answer.map_err(register_error)
@@ -335,10 +320,6 @@ impl Registrations {
         tracing::debug!(?cache, mds = self.mds.len(), "a registration cache");
         Ok(self.cache.get_or_init(|| cache))
     }
-}
-
-fn is_limit<T>(answer: &Result<T, GetError<Refusal>>) -> bool {
-    matches!(answer, Err(GetError::Register(Refusal { error: RegError::Limit { .. }, .. })))
 }
 
 fn register_error(error: GetError<Refusal>) -> RegisterError {

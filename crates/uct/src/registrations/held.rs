@@ -55,7 +55,7 @@ impl Registrations {
             let by = match src.whole().and_then(|mem| self.kept(mem, len)) {
                 Some(_) => By::Kept,
                 // Without waiting: what cannot be registered goes some other way.
-                None => By::Cached(self.get_now(address, len, Access::Read)?),
+                None => By::Cached(self.get((address, len), Access::Read, &[0])?),
             };
             (address, len, by)
         };
