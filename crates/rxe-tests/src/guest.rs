@@ -35,6 +35,42 @@ impl Drop for Unplugged {
     }
 }
 
+/// What goes by the cable between the hosts goes each way at this rate, as long as this is there (`tc-tbf(8)`).
+#[derive(Debug)]
+pub struct SlowCable(());
+
+impl SlowCable {
+    /// Of that rate, as `tc(8)` writes it.
+    ///
+    /// # Panics
+    /// `tc` cannot be run, or refuses.
+    #[must_use]
+    pub fn of(rate: &str) -> Self {
+        let made = Self(());
+        for host in ["a", "b"] {
+            // Room for all that is on its way at once: a device of rxe sends what it is asked for as fast as it can.
+            let end = format!("net-{host}");
+            let words =
+                ["qdisc", "add", "dev", &end, "root", "tbf", "rate", rate, "burst", "64kb", "limit", "64mb"];
+            assert!(Self::tc(host, &words), "no {rate} on {end}");
+        }
+        made
+    }
+
+    fn tc(host: &str, words: &[&str]) -> bool {
+        let status = Command::new("/bin/ip").args(["netns", "exec", host, "/bin/tc"]).args(words).status();
+        status.expect("/bin/ip").success()
+    }
+}
+
+impl Drop for SlowCable {
+    fn drop(&mut self) {
+        for host in ["a", "b"] {
+            let _ = Self::tc(host, &["qdisc", "del", "dev", &format!("net-{host}"), "root"]);
+        }
+    }
+}
+
 /// Lets any user use the devices.
 ///
 /// # Panics

@@ -15,6 +15,7 @@ mod stops;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use rxe_tests::guest::SlowCable;
 use rxe_tests::{DEVICE, Host, Hosts, counters, hosts};
 use testkit::{Child, Role, skip};
 
@@ -304,36 +305,6 @@ fn a_dpu_moves_bytes_between_two_of_another_host() {
     expect(&mut dpu, &Ask::Carry { from: 1, to: 0, parts: 1 }, "stale");
     expect(&mut dpu, &Ask::Carry { from: 0, to: 1, parts: 1 }, "stale operand");
     expect(&mut two, &Ask::CompareFill(6), "same");
-}
-
-/// What goes by the cable between the hosts goes each way at this rate, as long as this is there (`tc-tbf(8)`).
-struct SlowCable;
-
-impl SlowCable {
-    fn of(rate: &str) -> Self {
-        let made = Self;
-        for host in ["a", "b"] {
-            // Room for all that is on its way at once: a device of rxe sends what it is asked for as fast as it can.
-            let end = format!("net-{host}");
-            let words =
-                ["qdisc", "add", "dev", &end, "root", "tbf", "rate", rate, "burst", "64kb", "limit", "64mb"];
-            assert!(Self::tc(host, &words), "no {rate} on {end}");
-        }
-        made
-    }
-
-    fn tc(host: &str, words: &[&str]) -> bool {
-        let status = Command::new("/bin/ip").args(["netns", "exec", host, "/bin/tc"]).args(words).status();
-        status.unwrap().success()
-    }
-}
-
-impl Drop for SlowCable {
-    fn drop(&mut self) {
-        for host in ["a", "b"] {
-            let _ = Self::tc(host, &["qdisc", "del", "dev", &format!("net-{host}"), "root"]);
-        }
-    }
 }
 
 /// Has a DPU at A get memory of one exporter at B, put all of another one's, and copy the one's to the other: milliseconds, told to who reads

@@ -186,7 +186,7 @@ fn main() -> std::process::ExitCode {
             faults::who_may_pin_one_endpoint_refuses_the_second_and_goes_on => .secs(120),
             faults::a_port_that_goes_down_under_traffic => .secs(150),
             faults::a_port_that_goes_down_while_a_sender_waits => .secs(150),
-            faults::long_data_that_is_given_up_while_the_port_is_down_comes_back => .secs(150),
+            faults::long_data_that_is_given_up_comes_back_when_its_device_has_read_it => .secs(120),
             faults::long_data_of_who_may_not_pin_it_is_copied => .secs(120),
         ],
     }
