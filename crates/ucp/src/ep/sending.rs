@@ -21,7 +21,7 @@ pub(crate) struct Sending {
     body: Body,
     op: Box<dyn SendOp>,
     /// As it was announced: what an operand says later is not believed.
-    pub(super) length: usize,
+    length: usize,
     pub(super) when: u64,
     /// The peer's number of its receive, and how many bytes have been sent; `None`: it has not answered.
     stream: Option<(u32, usize)>,

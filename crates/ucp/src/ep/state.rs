@@ -343,12 +343,7 @@ impl State {
     /// Sends a part of the first of what the peer wants; answers whether there was room.
     fn pump_stream(&mut self, id: EpId, iface: &mut dyn Iface, done: &mut VecDeque<Done>) -> bool {
         let Some(request) = self.streams.front().copied() else { return true };
-        let sending = self.sends.get_mut(&request);
-        let (receive, sent) = match sending {
-            Some(sending) => (sending.receive(), sending.next(id, iface)),
-            None => (None, Ok(true)),
-        };
-        match sent {
+        match self.sends.get_mut(&request).map_or(Ok(true), |sending| sending.next(id, iface)) {
             Ok(true) => {
                 self.streams.pop_front();
                 self.end(request, Ok(()), done);
@@ -357,7 +352,8 @@ impl State {
             Err(SendError::Full | SendError::Gone) => return false, // as of messages
             Err(error) => {
                 self.streams.pop_front();
-                let status = Pair(receive.unwrap_or(0), error.status() as u32);
+                let receive = self.sends.get(&request).and_then(Sending::receive).unwrap_or(0);
+                let status = Pair(receive, error.status() as u32);
                 self.push_message(Kind::Abort.tag(0), status.encode(), &[], None);
                 self.end(request, Err(error.into()), done);
             }

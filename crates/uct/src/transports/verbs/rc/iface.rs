@@ -207,6 +207,15 @@ impl RcIface {
         }
     }
 
+    /// An endpoint by which messages may be sent.
+    #[inline]
+    fn sender(&mut self, ep: EpId) -> Result<&mut Endpoint, SendError> {
+        match self.eps.get(ep) {
+            Some((ep, _)) if !ep.is_over && !ep.is_unknown() => Ok(ep),
+            _ => Err(SendError::Gone),
+        }
+    }
+
     fn welcome(&mut self) {
         for ep in self.entrance.take() {
             self.eps.add((ep, None));
@@ -280,10 +289,7 @@ impl Iface for RcIface {
 
     #[inline]
     fn am(&mut self, ep: EpId, tag: u32, head: [&[u8]; 2], body: &Local<'_>) -> Result<(), SendError> {
-        match self.eps.get(ep) {
-            Some((ep, _)) if !ep.is_over && !ep.is_unknown() => ep.am(tag, head, body),
-            _ => Err(SendError::Gone),
-        }
+        self.sender(ep)?.am(tag, head, body)
     }
 
     #[inline]
@@ -295,10 +301,7 @@ impl Iface for RcIface {
         body: &Arc<Held>,
         part: Range<usize>,
     ) -> Result<(), SendError> {
-        match self.eps.get(ep) {
-            Some((ep, _)) if !ep.is_over && !ep.is_unknown() => ep.am_held(tag, head, body, part),
-            _ => Err(SendError::Gone),
-        }
+        self.sender(ep)?.am_held(tag, head, body, part)
     }
 
     fn progress(&mut self, sink: &mut dyn Sink) -> usize {

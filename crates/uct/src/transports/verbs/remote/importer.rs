@@ -295,9 +295,9 @@ impl RemoteImport {
             AccessError::Stale { done, why: StaleReason::Revoked } => {
                 AccessError::Stale { done, why: self.asked_why().unwrap_or(StaleReason::Unmapped) }
             }
-            // Its queue pairs ended with it, perhaps before its connection; or its device says nothing of a registration that was ended just now.
             // What has happened to this side's device is why, whatever has become of the exporter: that is told by the next access.
             error @ AccessError::Device { why: DeviceReason::After { .. }, .. } => error,
+            // Its queue pairs ended with it, perhaps before its connection; or its device says nothing of a registration that was ended just now.
             AccessError::Device { done, why } => {
                 let failed = Instant::now();
                 match self.asked_why() {
